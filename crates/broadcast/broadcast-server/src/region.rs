@@ -10,11 +10,10 @@
 use std::collections::BTreeMap;
 
 use tailwater_broadcast::TooManyStreams;
-use tailwater_broadcast::batch::Batch;
 use tailwater_broadcast::message::{self, Message, Reason};
 use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::positions::Position;
-use tailwater_broadcast::region::{self, Member, Options, ProxyPeer, ServeSource};
+use tailwater_broadcast::region::{self, Member, Options, ProxyPeer};
 use tailwater_broadcast::replica::{
     ConnectionId, Peer, Replica, ReplicaOutput, WAITING_BYTES_MAX, size_of_message,
 };
@@ -154,7 +153,7 @@ impl Region {
             joined.member = member.clone();
         }
         self.outputs.push(ReplicaOutput::Send(from, listening));
-        proxy.connected(now_ms, &member, &Histories(replica), &mut self.outbox);
+        proxy.connected(now_ms, &member, replica, &mut self.outbox);
     }
 
     /// A member says something to the proxy.
@@ -171,7 +170,7 @@ impl Region {
             return;
         };
         self.requests += u64::from(matches!(message, region::Message::Request { .. }));
-        proxy.receive(now_ms, joined.member.id, message, &Histories(replica), &mut self.outbox);
+        proxy.receive(now_ms, joined.member.id, message, replica, &mut self.outbox);
     }
 
     /// Bytes of somebody else's message wait for a connection, maybe a member's.
@@ -189,7 +188,7 @@ impl Region {
         if joined.paused && joined.waiting < WAITING_BYTES_MAX / 2 {
             joined.paused = false;
             if let Some(proxy) = &mut self.proxy {
-                proxy.pause(now_ms, joined.member.id, false, &Histories(replica), &mut self.outbox);
+                proxy.pause(now_ms, joined.member.id, false, replica, &mut self.outbox);
             }
         }
     }
@@ -201,7 +200,7 @@ impl Region {
             self.connections.remove(&joined.member.id);
         }
         if let Some(proxy) = &mut self.proxy {
-            proxy.disconnected(now_ms, joined.member.id, &Histories(replica), &mut self.outbox);
+            proxy.disconnected(now_ms, joined.member.id, replica, &mut self.outbox);
         }
     }
 
@@ -219,7 +218,7 @@ impl Region {
         if let Some(proxy) = &mut self.proxy
             && proxy.due_ms() <= now_ms
         {
-            proxy.tick(now_ms, &Histories(replica), &mut self.outbox);
+            proxy.tick(now_ms, replica, &mut self.outbox);
         }
         self.send_all(now_ms, replica);
         if now_ms >= self.look_at_ms {
@@ -254,7 +253,7 @@ impl Region {
         let Some(proxy) = &mut self.proxy else { return };
         let connection = self.connections.get(&to).copied();
         let Some((id, joined)) = connection.and_then(|id| Some((id, self.members.get_mut(&id)?))) else {
-            proxy.disconnected(now_ms, to, &Histories(replica), &mut self.outbox);
+            proxy.disconnected(now_ms, to, replica, &mut self.outbox);
             return;
         };
         if matches!(message, region::Message::Events { .. }) {
@@ -264,7 +263,7 @@ impl Region {
         joined.waiting += size_of_message(&message);
         if !joined.paused && joined.waiting > WAITING_BYTES_MAX {
             (joined.paused, joined.moved_ms) = (true, now_ms);
-            proxy.pause(now_ms, to, true, &Histories(replica), &mut self.outbox);
+            proxy.pause(now_ms, to, true, replica, &mut self.outbox);
         }
         self.outputs.push(ReplicaOutput::Send(id, message));
     }
@@ -310,21 +309,4 @@ impl Region {
 fn held(replica: &Replica, stream: &Stream) -> Position {
     let seq = replica.stream(stream).map_or(0, |state| state.held());
     Position { lineage: replica.lineage_of(stream), seq }
-}
-
-/// What all replicas hold.
-struct Histories<'a>(&'a Replica);
-
-impl ServeSource for Histories<'_> {
-    fn lineage(&self, stream: &Stream) -> u64 {
-        self.0.lineage_of(stream)
-    }
-
-    fn held(&self, stream: &Stream) -> Option<(u64, u64)> {
-        Some((0, self.0.stream(stream)?.held()))
-    }
-
-    fn read(&self, stream: &Stream, after: u64, up_to: u64, bytes_max: usize) -> Option<Batch> {
-        self.0.stream(stream)?.history.read(after, up_to, bytes_max)
-    }
 }

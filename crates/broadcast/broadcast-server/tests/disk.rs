@@ -2,19 +2,19 @@
 
 #![allow(clippy::disallowed_methods)] // it damages files
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
+use common::config;
 use tailwater_broadcast::client::{Listener, Publisher};
 use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::{Collect, Content, Durability, Position, Positions, Stream};
 use tailwater_broadcast_server::disk::{Disk, DiskOptions};
 use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server, Snapshot};
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{Meta, MetaConfig, Recovery};
 use tokio::net::TcpListener;
 
 /// A region of one replica, whose metadata and events are in `dir`.
@@ -45,25 +45,9 @@ impl Region {
 
     async fn start(&self) -> Server {
         let env = &self.env;
-        let mut recovery = Recovery::begin(env, &self.dir.path().join("meta")).unwrap();
-        let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
-        let journal = self.dir.path().join("journal");
-        let journal = Journal::open(env, &journal, JournalConfig::default(), &mut replay).unwrap();
-        let meta: Arc<dyn Meta> = Arc::new(recovery.finish(env, journal, MetaConfig::default()));
-        let config = ReplicaServerConfig {
-            replica: Config::new("a", 0),
-            advertised: None,
-            regions: BTreeMap::new(),
-            configuration: ConfigurationAt::Here(meta),
-            joins: true,
-            silence_ms: 2_000,
-            lost_ms: 60_000,
-            connections_max: 100,
-            quotas: None,
-            authorizer: std::sync::Arc::new(tailwater_access::Everybody),
-            acceptor: tailwater_tls::Acceptor::plain(),
-            dialer: tailwater_tls::Dialer::plain(),
-        };
+        let (_, meta) = tailwater_meta::testing::open(env, self.dir.path());
+        let config = config(env, "a", ConfigurationAt::Here(meta));
+        let config = ReplicaServerConfig { replica: Config::new("a", 0), silence_ms: 2_000, ..config };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Server::start_with(env, listener, config, Some(self.open().unwrap())).unwrap()
     }

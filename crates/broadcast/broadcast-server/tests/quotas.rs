@@ -1,36 +1,22 @@
 //! Publishers over real connections, slowed to their quotas.
 
+mod common;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
+use common::config;
 use tailwater_broadcast::client::{Listener, Publisher};
 use tailwater_broadcast::quota::Quota;
-use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::{Content, Positions, Stream};
-use tailwater_broadcast_server::{ConfigurationAt, Quotas, ReplicaServerConfig, Server, fresh_id};
+use tailwater_broadcast_server::{ConfigurationAt, Quotas, ReplicaServerConfig, Server};
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{MetaConfig, Recovery};
 use tokio::net::TcpListener;
 
 async fn proxy(env: &Env, dir: &std::path::Path, quotas: &Arc<Quotas>) -> Server {
-    let mut recovery = Recovery::begin(env, &dir.join("meta")).unwrap();
-    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
-    let journal = Journal::open(env, &dir.join("journal"), JournalConfig::default(), &mut replay).unwrap();
-    let config = ReplicaServerConfig {
-        replica: Config::new("eu", fresh_id(env)),
-        advertised: None,
-        regions: std::collections::BTreeMap::new(),
-        configuration: ConfigurationAt::Here(Arc::new(recovery.finish(env, journal, MetaConfig::default()))),
-        joins: true,
-        silence_ms: 1_000,
-        lost_ms: 60_000,
-        connections_max: 100,
-        quotas: Some(Arc::clone(quotas)),
-        authorizer: std::sync::Arc::new(tailwater_access::Everybody),
-        acceptor: tailwater_tls::Acceptor::plain(),
-        dialer: tailwater_tls::Dialer::plain(),
-    };
+    let (_, meta) = tailwater_meta::testing::open(env, dir);
+    let config = config(env, "eu", ConfigurationAt::Here(meta));
+    let config = ReplicaServerConfig { quotas: Some(Arc::clone(quotas)), ..config };
     Server::start(env, TcpListener::bind("127.0.0.1:0").await.unwrap(), config).unwrap()
 }
 

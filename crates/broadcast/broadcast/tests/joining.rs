@@ -24,14 +24,16 @@ fn tail() -> Replica {
 }
 
 fn publish(tail: &mut Replica, stream: &Stream, client: u128) {
-    let mut events = Writer::new(0);
-    events.publish(&Content::default(), None).unwrap();
-    tail.receive(
-        0,
-        7,
-        Message::Publish { stream: stream.clone(), client, answered: 0, first: 1, batch: events.finish(0) },
-    );
+    publish_next(tail, stream, (client, 1), &Content::default());
     tail.outputs();
+}
+
+/// A client's event of that number.
+fn publish_next(tail: &mut Replica, stream: &Stream, (client, first): (u128, u64), content: &Content) {
+    let mut events = Writer::new(0);
+    events.publish(content, None).unwrap();
+    let batch = events.finish(0);
+    tail.receive(0, 7, Message::Publish { stream: stream.clone(), client, answered: 0, first, batch });
 }
 
 /// What the tail sends replica 3 when it follows through a new connection, having all up to `count`.
@@ -206,16 +208,8 @@ fn a_joining_replica_that_holds_nothing_of_what_it_is_sent_is_sent_a_bounded_par
     let (mut tail, stream) = (tail(), Stream::parse("here/news").unwrap());
     let payload = Bytes::from(vec![b'x'; 1 << 20]);
     let large = |tail: &mut Replica, first: u64| {
-        let mut events = Writer::new(0);
-        events.publish(&Content { payload: payload.clone(), ..Content::default() }, None).unwrap();
-        let publish = Message::Publish {
-            stream: stream.clone(),
-            client: 5,
-            answered: 0,
-            first,
-            batch: events.finish(0),
-        };
-        tail.receive(0, 7, publish);
+        let content = Content { payload: payload.clone(), ..Content::default() };
+        publish_next(tail, &stream, (5, first), &content);
         all_sent(tail, 7)
     };
     let count = 2 * (UNSETTLED_BYTES_MAX >> 20) as u64;
@@ -254,16 +248,7 @@ fn a_joining_replica_that_holds_nothing_of_what_it_is_sent_is_sent_a_bounded_par
 fn a_joining_replica_is_waited_for_only_when_it_holds_what_once_was_everything() {
     let (mut tail, stream) = (tail(), Stream::parse("here/news").unwrap());
     let publish = |tail: &mut Replica, stream: &Stream, first: u64| {
-        let mut events = Writer::new(0);
-        events.publish(&Content::default(), None).unwrap();
-        let publish = Message::Publish {
-            stream: stream.clone(),
-            client: 5,
-            answered: 0,
-            first,
-            batch: events.finish(0),
-        };
-        tail.receive(0, 7, publish);
+        publish_next(tail, stream, (5, first), &Content::default());
         let answered =
             |output: ReplicaOutput| matches!(output, ReplicaOutput::Send(7, Message::Published { .. }));
         tail.outputs().into_iter().any(answered)

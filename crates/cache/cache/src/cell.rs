@@ -50,7 +50,7 @@ use tailwater_env::{Env, Instant, Task};
 use tailwater_rma::CallError;
 use tokio::sync::{oneshot, watch};
 
-pub use backends::{Backends, Connector, instance_of};
+pub use backends::{Backends, Connecting, Connector, instance_of};
 pub use load::{CellLoad, CellLoadError, LOADED_KEY_BYTES_MAX};
 pub use placement::{HashRing, Mode, Placement};
 pub use policy::LookupWay;
@@ -324,6 +324,8 @@ struct CellInner {
     placement: Arc<Placement>,
     /// While the cell's backends change: of whom a quorum has to acknowledge mutations, too.
     other: Option<Arc<Placement>>,
+    /// Lookups by quorum need a quorum of those, too.
+    reads_both: bool,
     /// In the order of the configuration's members.
     replicas: Vec<Arc<Replica>>,
     agreed: Arc<Agreed>,
@@ -348,6 +350,12 @@ impl CellInner {
             .map(|place| (usize::from(*place), WriteQuorums { read: true, other: other.contains(place) }));
         let more = other.iter().filter(|place| !read.contains(place));
         of_read.chain(more.map(|place| (usize::from(*place), WriteQuorums { read: false, other: true })))
+    }
+
+    /// The same with the other ones as those who are read, if lookups by quorum need their answer, too.
+    fn by_other(&self) -> Option<Self> {
+        let other = self.other.as_ref().filter(|_| self.reads_both)?;
+        Some(Self { placement: Arc::clone(other), ..self.clone() })
     }
 
     fn count_bytes(&self, bytes: usize) {
@@ -416,6 +424,7 @@ impl CellShared {
             generation: generation_of(&configuration),
             placement: Arc::new(configuration.placement()),
             other: configuration.other_placement().map(Arc::new),
+            reads_both: configuration.reads_both(),
             replicas: members.map(|place| Arc::clone(&kept[&place.number].replica)).collect(),
             ..(*self.current()).clone()
         };
@@ -487,6 +496,7 @@ impl Cell {
             generation: generation_of(&configuration),
             placement: Arc::new(configuration.placement()),
             other: configuration.other_placement().map(Arc::new),
+            reads_both: configuration.reads_both(),
             // Nobody has a handle before they are there.
             replicas: Vec::new(),
             agreed: Arc::clone(&agreed),

@@ -34,11 +34,16 @@
 //! goes through phases, each of which is a configuration with the next id:
 //! 1. **Copying.** Mutations need a quorum of the replicas before and one of those after. Reads go by those before.
 //!    Backends copy what they are to hold from a quorum of the replicas before.
-//! 2. **Leaving**, when all of that is copied. Mutations as before. Reads go by the replicas after.
-//! 3. Nobody goes by the backends before any more.
+//! 2. **Leaving**, when all of that is copied. Mutations as before. Reads need a quorum of the replicas before and one
+//!    of those after, which agree. Backends copy once more, from quorums of both.
+//! 3. Nobody goes by the backends before any more, when that is done.
 //!
 //! Of two phases that follow each other, whatever a mutation under one of them counts has a replica in common with
 //! whatever a read under the other one counts. So clients and backends may learn of them one after the other.
+//!
+//! A mutation that comes to a quorum of the replicas before, and to none of those after, is not acknowledged. But reads
+//! by copying answer it. So it has to come to the replicas after before reads go by those alone: that is what leaving
+//! is for.
 //!
 //! # Spares
 //! A spare holds nothing. It *stands for* a backend when it has that one's points on the ring, and so the keys that the
@@ -368,7 +373,8 @@ impl Configuration {
         self.members().position(|place| place.number == number)
     }
 
-    /// The table of who is read, by their places among [`Configuration::members`].
+    /// The table of who is read, by their places among [`Configuration::members`]. Where
+    /// [`Configuration::reads_both`], lookups by quorum go by the other table, too.
     ///
     /// # Panics
     /// If it was not checked.
@@ -386,6 +392,11 @@ impl Configuration {
     pub fn other_placement(&self) -> Option<Placement> {
         let change = self.change.as_ref()?;
         Some(self.placement_of(if change.is_copied { &self.backends } else { &change.backends }))
+    }
+
+    /// Whether a lookup by quorum needs an answer by both tables. What does not change is the same by both.
+    pub fn reads_both(&self) -> bool {
+        !self.mode.is_immutable() && self.change.as_ref().is_some_and(|change| change.is_copied)
     }
 
     fn placement_of(&self, backends: &[BackendPlace]) -> Placement {

@@ -26,8 +26,8 @@ mod version;
 pub use backend::{Backend, BackendConfig, RefillConfig};
 pub use cell::{
     Backends, CasError, Cell, CellConfig, CellFailure, CellLoad, CellLoadError, CellStats, CellValue,
-    Connector, HashRing, LOADED_KEY_BYTES_MAX, Lookup, LookupOutcome, LookupWay, Mode, Placement, RollSeen,
-    RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
+    Connecting, Connector, HashRing, LOADED_KEY_BYTES_MAX, Lookup, LookupOutcome, LookupWay, Mode, Placement,
+    RollSeen, RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
 };
 pub use configuration::{BackendPlace, CellChange, Configuration, ConfigurationError};
 pub use layout::ItemExtras;

@@ -9,9 +9,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_env::{Clock, Env, Instant, Random, Task, Tasks};
-use tailwater_rma::testing::{ConnectionHooks, Decorated, ScarResults, cut, scar_of};
+use tailwater_rma::testing::{ConnectionHooks, Decorated, cut, scar_of};
 use tailwater_rma::{
-    Backing, CallError, Capabilities, Connection, ConnectionLost, LocalDoorbell, ReadOp, ScarOp, Service,
+    Backing, CallDone, Capabilities, Connection, ConnectionLost, LocalDoorbell, ReadOp, ScarOp, ScarResults,
+    Service,
 };
 
 use crate::layout::BUCKET_BYTES;
@@ -204,12 +205,7 @@ impl ConnectionHooks for Double {
         Box::pin(std::future::ready(scar_of(&*self.service, ops, |_| ())))
     }
 
-    fn call<'a>(
-        &'a self,
-        inner: &'a dyn Connection,
-        method: u16,
-        payload: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+    fn call<'a>(&'a self, inner: &'a dyn Connection, method: u16, payload: Bytes) -> CallDone<'a> {
         self.faults.calls.lock().push(method);
         if self.faults.calls_stalled.load(Ordering::Relaxed) {
             return Box::pin(std::future::pending());

@@ -112,8 +112,13 @@ impl Tokens {
         meta: Arc<dyn Meta>,
         removed: Arc<RightsBell>,
     ) -> Result<Arc<Self>, UserError> {
-        let stored = stored_tokens(&*meta).await?.into_iter();
-        let known = stored.map(|(name, token)| Ok((name, token?))).collect::<Result<_, UserError>>()?;
+        let mut known = BTreeMap::new();
+        for (name, token) in stored_tokens(&*meta).await? {
+            match token {
+                Ok(token) => _ = known.insert(name, token),
+                Err(error) => tracing::error!(%error, "the token is good for nothing here"),
+            }
+        }
         let (known, changing) = (RwLock::new(known), tokio::sync::Mutex::default());
         Ok(Arc::new(Self { env: env.clone(), meta, known, changing, removed }))
     }
@@ -347,7 +352,9 @@ fn key(name: &str) -> String {
 }
 
 fn of_later_version(name: &str) -> UserError {
-    UserError::Unavailable(format!("the token {name:?} was written by a later version"))
+    UserError::Unavailable(format!(
+        "the token {name:?} can't be read: a later version has written it, or it is damaged; upgrade this node"
+    ))
 }
 
 /// The tokens that metadata has, and which of them can't be read.

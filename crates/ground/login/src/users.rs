@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use futures::channel::oneshot;
 use parking_lot::RwLock;
 use tailwater_access::{RightsBell, RightsChanges};
 use tailwater_env::Env;
-use tailwater_meta::{Expect, Meta, MetaError, Op};
+use tailwater_meta::{Expect, Meta, MetaError, Op, Versioned};
 use tokio::sync::Semaphore;
 
 use crate::credentials::{Hash, SALT_BYTES, ScramKeys, StoredPassword};
@@ -22,6 +23,10 @@ use crate::tokens::{TokenBearer, Tokens};
 
 /// Where all of them are.
 const USERS: &str = "login/user/";
+
+/// For each user some random bytes, which are put with the user and deleted with it: a user who was removed and is
+/// there again has others, whichever node has done so. One whom a program from before this has made has none.
+const LIVES: &str = "login/life/";
 
 /// What each removal of a user writes: the user's name. So users are removed one at a time, of all nodes together.
 const REMOVED: &str = "login/users";
@@ -91,6 +96,14 @@ pub struct LoginStats {
 struct KnownUser {
     password: StoredPassword,
     number: u64,
+    /// What metadata has of it below [`LIVES`].
+    life: Option<Bytes>,
+}
+
+/// A user as metadata has it; `Err` of one that can't be read.
+struct StoredUser {
+    password: Result<StoredPassword, UserError>,
+    life: Option<Bytes>,
 }
 
 /// The users of a node. What is changed is durable before it holds; changes are made one at a time.
@@ -125,13 +138,15 @@ impl Users {
     /// Those that the metadata has.
     ///
     /// # Errors
-    /// Metadata that can't be read, or has something else where a user should be.
+    /// Metadata that can't be read. A user who can't be read is passed over, and can't log in.
     pub async fn open(env: &Env, meta: Arc<dyn Meta>) -> Result<Arc<Self>, UserError> {
-        let known = stored_users(&*meta).await?;
-        let known: BTreeMap<_, _> = (0..)
-            .zip(known)
-            .map(|(number, (name, password))| Ok((name, KnownUser { password: password?, number })))
-            .collect::<Result<_, UserError>>()?;
+        let mut known = BTreeMap::new();
+        for (number, (name, StoredUser { password, life })) in (0..).zip(stored_users(&*meta).await?) {
+            match password {
+                Ok(password) => _ = known.insert(name, KnownUser { password, number, life }),
+                Err(error) => tracing::error!(%error, "the user can't log in here"),
+            }
+        }
         let secret = kept_secret(env, &*meta).await?;
         let removed = Arc::<RightsBell>::default();
         let tokens = Tokens::open(env, Arc::clone(&meta), Arc::clone(&removed)).await?;
@@ -143,7 +158,7 @@ impl Users {
             #[cfg(feature = "jwt")]
             jwts: std::sync::OnceLock::new(),
             wrong: WrongLogins::default(),
-            next_number: AtomicU64::new(known.len() as u64),
+            next_number: AtomicU64::new(known.values().map(|user| user.number + 1).max().unwrap_or(0)),
             removed,
             known: RwLock::new(known),
             changing: tokio::sync::Mutex::default(),
@@ -154,30 +169,39 @@ impl Users {
         }))
     }
 
-    /// Has the users that metadata has by now; whether some are gone.
+    /// Has the users that metadata has by now; whether some are gone, or are others of their names.
     pub(crate) async fn read_users(&self) -> Result<bool, UserError> {
         let _turn = self.changing.lock().await;
         let stored = stored_users(&*self.meta).await?;
         let mut known = self.known.write();
         let before = known.len();
         known.retain(|name, _| stored.contains_key(name));
-        let is_less = known.len() < before;
-        let mut now = BTreeMap::new();
-        for (name, password) in stored {
-            // One that a later version has written stays as it is known: others come and go all the same.
+        let mut is_other = known.len() < before;
+        for (name, StoredUser { password, life }) in stored {
             match password {
-                Ok(password) => _ = now.insert(name, password),
+                Ok(password) => is_other |= self.know(&mut known, name, password, life),
+                // Others come and go all the same.
                 Err(error) => tracing::warn!(%error, "it stays as this node knows it"),
             }
         }
-        for (name, user) in &mut *known {
-            user.password = now.remove(name).unwrap_or_else(|| user.password.clone());
-        }
-        for (name, password) in now {
-            let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-            known.insert(name, KnownUser { password, number });
-        }
-        Ok(is_less)
+        Ok(is_other)
+    }
+
+    /// Takes note of a user as metadata has it; whether it is not the one that was known of that name.
+    fn know(
+        &self,
+        known: &mut BTreeMap<String, KnownUser>,
+        name: String,
+        password: StoredPassword,
+        life: Option<Bytes>,
+    ) -> bool {
+        let before = known.remove(&name);
+        let was_there = before.is_some();
+        let number = before.filter(|user| user.life == life).map(|user| user.number);
+        let is_other = was_there && number.is_none();
+        let number = number.unwrap_or_else(|| self.next_number.fetch_add(1, Ordering::Relaxed));
+        known.insert(name, KnownUser { password, number, life });
+        is_other
     }
 
     pub(crate) fn meta(&self) -> &Arc<dyn Meta> {
@@ -248,7 +272,8 @@ impl Users {
         });
         let read = read.collect::<Result<Vec<_>, UserError>>()?;
         let unknown = name.to_owned();
-        let decide = move |known: Option<StoredPassword>| {
+        let decide = move |known: Option<Result<StoredPassword, UserError>>| {
+            let known = known.transpose()?;
             let is_known = known.is_some();
             let mut kept = known.unwrap_or_default();
             for (mechanism, hash, keys) in &read {
@@ -306,7 +331,7 @@ impl Users {
     async fn change(
         self: &Arc<Self>,
         name: String,
-        decide: impl Fn(Option<StoredPassword>) -> Result<Option<StoredPassword>, UserError>
+        decide: impl Fn(Option<Result<StoredPassword, UserError>>) -> Result<Option<StoredPassword>, UserError>
         + Send
         + Sync
         + 'static,
@@ -324,33 +349,47 @@ impl Users {
     async fn change_now(
         &self,
         name: String,
-        decide: impl Fn(Option<StoredPassword>) -> Result<Option<StoredPassword>, UserError>,
+        decide: impl Fn(Option<Result<StoredPassword, UserError>>) -> Result<Option<StoredPassword>, UserError>,
     ) -> Result<bool, UserError> {
         let _turn = self.changing.lock().await;
-        let key = format!("{USERS}{name}");
+        let (key, life_key) = (format!("{USERS}{name}"), format!("{LIVES}{name}"));
         for _ in 0..CONFLICTS_MAX {
             // Another node may have changed it, which this one has yet to hear of.
             let stored = self.meta.get(&key).await.map_err(unavailable)?;
             let expect = stored.as_ref().map_or(Expect::Absent, |stored| Expect::Version(stored.version));
-            let before = stored.map(|stored| decode_user(&name, &stored.value)).transpose()?;
+            let before = stored.map(|stored| decode_user(&name, &stored.value));
             let is_new = before.is_none();
             let to = decide(before)?;
-            let key = key.clone();
+            let (key, life_key) = (key.clone(), life_key.clone());
+            // Behind the user: whoever has made another one of the name meanwhile makes the commit a conflict.
+            let life = match is_new {
+                true => Some(Bytes::copy_from_slice(&self.env.random_u64().to_le_bytes())),
+                false => self.meta.get(&life_key).await.map_err(unavailable)?.map(|stored| stored.value),
+            };
             let ops = match &to {
                 Some(_) if is_new && self.known.read().len() >= USERS_MAX => {
                     let why = format!("there are {USERS_MAX} users, and that is the most");
                     return Err(UserError::Invalid(why));
                 }
-                Some(password) => vec![Op::Put { key, value: password.encode().into(), expect }],
+                Some(password) => {
+                    let put = Op::Put { key, value: password.encode().into(), expect };
+                    let begun = life.clone().filter(|_| is_new);
+                    let begin = begun.map(|value| Op::Put { key: life_key, value, expect: Expect::Any });
+                    std::iter::once(put).chain(begin).collect()
+                }
                 None if is_new => {
-                    self.changed_to(name, is_new, None);
+                    self.changed_to(name, None);
                     return Ok(true);
                 }
-                None => vec![Op::Delete { key, expect }, self.removal(&name).await?],
+                None => vec![
+                    Op::Delete { key, expect },
+                    Op::Delete { key: life_key, expect: Expect::Any },
+                    self.removal(&name).await?,
+                ],
             };
             match self.meta.commit(ops).await {
                 Ok(_) => {
-                    self.changed_to(name, is_new, to);
+                    self.changed_to(name, to.map(|password| (password, life)));
                     return Ok(is_new);
                 }
                 // Another node has changed the user meanwhile, or removed another one.
@@ -376,16 +415,13 @@ impl Users {
         Ok(Op::Put { key: REMOVED.to_owned(), value: name.to_owned().into(), expect })
     }
 
-    /// Goes by a user as it is now, who was not there before if `is_new`.
-    fn changed_to(&self, name: String, is_new: bool, password: Option<StoredPassword>) {
+    /// Goes by a user as it is now, with its life; or by that there is none.
+    fn changed_to(&self, name: String, to: Option<(StoredPassword, Option<Bytes>)>) {
         let mut known = self.known.write();
-        let before = known.remove(&name).map(|user| user.number);
-        let is_gone = before.is_some() && (is_new || password.is_none());
-        if let Some(password) = password {
-            let number = before.filter(|_| !is_new);
-            let number = number.unwrap_or_else(|| self.next_number.fetch_add(1, Ordering::Relaxed));
-            known.insert(name, KnownUser { password, number });
-        }
+        let is_gone = match to {
+            Some((password, life)) => self.know(&mut known, name, password, life),
+            None => known.remove(&name).is_some(),
+        };
         drop(known);
         if is_gone {
             self.removed.ring();
@@ -477,21 +513,27 @@ impl SaltedPassword {
 }
 
 /// The users that metadata has, and which of them can't be read.
-async fn stored_users(
-    meta: &dyn Meta,
-) -> Result<BTreeMap<String, Result<StoredPassword, UserError>>, UserError> {
+async fn stored_users(meta: &dyn Meta) -> Result<BTreeMap<String, StoredUser>, UserError> {
     let stored = meta.list(USERS).await.map_err(unavailable)?;
+    // Behind the users: of one who is made anew in between, who will be told of, it is known here already.
+    let lives = meta.list(LIVES).await.map_err(unavailable)?;
+    let life = |(key, stored): (String, Versioned)| Some((key.strip_prefix(LIVES)?.to_owned(), stored.value));
+    let mut lives: BTreeMap<String, Bytes> = lives.into_iter().filter_map(life).collect();
     let mut users = BTreeMap::new();
     for (key, stored) in stored {
         let name = key.strip_prefix(USERS).unwrap_or_default();
-        users.insert(name.to_owned(), decode_user(name, &stored.value));
+        let (password, life) = (decode_user(name, &stored.value), lives.remove(name));
+        users.insert(name.to_owned(), StoredUser { password, life });
     }
     Ok(users)
 }
 
 fn decode_user(name: &str, bytes: &[u8]) -> Result<StoredPassword, UserError> {
     StoredPassword::decode(bytes)
-        .ok_or_else(|| UserError::Unavailable(format!("the user {name:?} was written by a later version")))
+        .ok_or_else(|| UserError::Unavailable(format!(
+            "the user {name:?} can't be read: a later version has written it, or it is damaged; upgrade this node, or give \
+             the user a password anew"
+        )))
 }
 
 fn unavailable(error: MetaError) -> UserError {

@@ -7,11 +7,11 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
+use tailwater_journal::Journal;
 use tailwater_login::{
     Login, LoginError, LoginSession, LoginStep, Mechanism, SaltedPassword, ScramChange, UserError, Users,
 };
-use tailwater_meta::{EmbeddedMeta, Meta, MetaConfig, Recovery};
+use tailwater_meta::Meta;
 
 struct World {
     env: Env,
@@ -32,18 +32,8 @@ impl World {
         if let Some(journal) = self.journal.take() {
             journal.close().await.expect("durable");
         }
-        let mut recovery = Recovery::begin(&self.env, &self.dir.path().join("meta")).expect("readable");
-        let mut replay = |tag, position, bytes: &[u8]| match tag {
-            tailwater_meta::TAG => recovery.replay(position, bytes),
-            _ => Ok(()),
-        };
-        let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
-        let journal = Journal::open(&self.env, &self.dir.path().join("journal"), config, &mut replay);
-        let journal = journal.expect("readable");
-        self.journal = Some(journal.clone());
-        let meta: EmbeddedMeta = recovery.finish(&self.env, journal, MetaConfig::default());
-        let meta: Arc<dyn Meta> = Arc::new(meta);
-        self.meta = Some(Arc::clone(&meta));
+        let (journal, meta) = tailwater_meta::testing::open(&self.env, self.dir.path());
+        (self.journal, self.meta) = (Some(journal), Some(Arc::clone(&meta)));
         Users::open(&self.env, meta).await.expect("readable")
     }
 
@@ -428,4 +418,56 @@ async fn removals_by_other_nodes_are_followed_also_beside_a_user_that_a_later_ve
     while elsewhere.names() != ["ann"] || elsewhere.tokens().list().len() != 1 {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn the_sessions_of_a_user_whom_another_node_removes_and_makes_again_at_once_are_over() {
+    let mut world = World::new();
+    let here = world.users().await;
+    here.set("orders", "correct horse").await.expect("new");
+    let before = session(&here, Mechanism::Plain, "\0orders\0correct horse").await;
+    let elsewhere = world.users_elsewhere().await;
+    elsewhere.set("orders", "battery staple").await.expect("changed");
+    drop(here.follow().await.expect("readable"));
+    assert!(!before.is_over(), "it has another password");
+
+    elsewhere.remove("orders").await.expect("there");
+    assert_eq!(elsewhere.set("orders", "battery staple").await, Ok(true), "a new one");
+    // This node hears of both at once.
+    let (over, following) = (before.clone().over(), here.follow());
+    let (_, following) = tokio::join!(over, following);
+    drop(following.expect("readable"));
+    assert!(before.is_removed(), "another user");
+    let anew = session(&here, Mechanism::Plain, "\0orders\0battery staple").await;
+    here.set("orders", "correct horse").await.expect("changed");
+    drop((here.follow().await.expect("readable"), elsewhere.follow().await.expect("readable")));
+    assert!(!anew.is_over());
+}
+
+#[tokio::test]
+async fn a_user_and_a_token_that_can_not_be_read_keep_nobody_else_out_and_may_be_put_in_order() {
+    let mut world = World::new();
+    let here = world.users().await;
+    for name in ["ann", "ben", "cid"] {
+        here.set(name, "password").await.expect("new");
+    }
+    let token = here.tokens().create("ci", None).await.expect("a token");
+    let meta = world.meta.clone().expect("one runs");
+    let put = |key: &str| tailwater_meta::Op::Put {
+        key: key.to_owned(),
+        value: vec![255].into(),
+        expect: tailwater_meta::Expect::Any,
+    };
+    meta.commit(vec![put("login/user/ann"), put("login/user/ben"), put("login/token/later")])
+        .await
+        .expect("put");
+    let anew = world.users_elsewhere().await;
+    assert_eq!(anew.names(), ["cid"]);
+    assert!(plain(&anew, "ann", "password").await.is_err());
+    plain(&anew, "cid", "password").await.expect("let in");
+    assert!(anew.tokens().bearer(&token).is_some());
+    assert_eq!(anew.set("ann", "another one").await, Ok(false), "there was one");
+    anew.remove("ben").await.expect("there was one");
+    plain(&anew, "ann", "another one").await.expect("let in");
+    assert_eq!(world.users_elsewhere().await.names(), ["ann", "cid"]);
 }

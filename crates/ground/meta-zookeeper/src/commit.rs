@@ -16,7 +16,7 @@ use uuid::Uuid;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError, MultiWriteResult, Stat};
 
 use crate::limits::{COMMIT_ATTEMPTS, INLINE_BYTES_MAX, OP_OVERHEAD_BYTES, PACKET_BYTES_MAX, PART_BYTES};
-use crate::session::{CONTAINER, EPHEMERAL, PERSISTENT, all};
+use crate::session::all;
 use crate::store::MetaInner;
 use crate::value::{PARTS_NODE_BYTES, PartsOf, StoredKey, StoredValue};
 
@@ -203,7 +203,7 @@ impl MetaInner {
 
     /// Makes a node of a name that nobody else makes.
     async fn create(&self, client: &Client, path: &str, data: &[u8]) -> Result<(), ZkError> {
-        match self.session.timed(client.create(path, data, &PERSISTENT)).await {
+        match self.session.timed(client.create(path, data, &self.session.persistent())).await {
             Ok(_) | Err(ZkError::NodeExists) => Ok(()),
             Err(error) => Err(error),
         }
@@ -228,14 +228,15 @@ impl MetaInner {
 
     async fn try_steps(&self, client: &Client, steps: &[CommitStep]) -> Result<Tried, MetaError> {
         let mut writer = client.new_multi_writer();
+        let persistent = self.session.persistent();
         let added = (|| {
             writer.add_check_version(&self.turn_path(), self.turn)?;
             for step in steps {
                 match step {
                     CommitStep::Check(path, version) => writer.add_check_version(path, *version)?,
-                    CommitStep::Create(path, data) => writer.add_create(path, data, &PERSISTENT)?,
+                    CommitStep::Create(path, data) => writer.add_create(path, data, &persistent)?,
                     CommitStep::Absent(path) => {
-                        writer.add_create(path, &[], &PERSISTENT)?;
+                        writer.add_create(path, &[], &persistent)?;
                         writer.add_delete(path, None)?;
                     }
                     CommitStep::Set(path, data, version) => {
@@ -305,7 +306,7 @@ impl MetaInner {
         });
         let parents: std::collections::BTreeSet<&str> = parents.collect();
         for parent in parents {
-            let made = self.session.make(client, parent, &CONTAINER).await;
+            let made = self.session.make(client, parent, &self.session.container()).await;
             made.map_err(|error| self.session.unavailable(&error))?;
         }
         Ok(())
@@ -396,7 +397,7 @@ impl MetaInner {
             let client = self.session.ready().await?;
             let mut writer = client.new_multi_writer();
             let added = writer.add_check_version(&self.turn_path(), self.turn);
-            let added = added.and_then(|()| writer.add_create(&path, &data, &EPHEMERAL));
+            let added = added.and_then(|()| writer.add_create(&path, &data, &self.session.ephemeral()));
             added.map_err(|error| MetaError::Invalid(format!("ZooKeeper: {error}")))?;
             let committed = self.session.env.timeout(crate::limits::PATIENCE, writer.commit()).await;
             match committed {

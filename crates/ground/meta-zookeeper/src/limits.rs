@@ -18,6 +18,8 @@ pub const ROOT_BYTES_MAX: usize = 32;
 pub const REQUESTS_AT_A_TIME: usize = 64;
 /// How often a commit is tried while others change the same keys.
 pub const COMMIT_ATTEMPTS: usize = 16;
+/// Keys whose values can't be read that are remembered, so that the log is told of each once.
+pub const UNREADABLE_MAX: usize = 1_024;
 /// How long a call waits for ZooKeeper to be there, and for an answer, before it is refused.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Shortest time after which ZooKeeper may give up a session of which it hears nothing.

@@ -25,14 +25,14 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tailwater_env::{BoxFuture, Env, Task};
-use tailwater_meta::MetaError;
+use tailwater_env::{Env, Task};
+use tailwater_meta::{FromMeta, MetaError};
 use tokio::sync::watch;
 use uuid::Uuid;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError};
 
 use crate::limits::{GRACE, LOOK, REQUESTS_AT_A_TIME, RETRY};
-use crate::session::{EPHEMERAL, PERSISTENT, ZooKeeperSession};
+use crate::session::ZooKeeperSession;
 use crate::store::{MetaInner, ZooKeeperMeta};
 use crate::uri::MetadataUri;
 
@@ -238,7 +238,7 @@ impl NodeMembership {
         let (last, stat) = match read_turn(session, &client, &turn).await? {
             Some(found) => found,
             None => {
-                session.make(&client, &turn, &PERSISTENT).await?;
+                session.make(&client, &turn, &session.persistent()).await?;
                 return Ok(None);
             }
         };
@@ -262,7 +262,7 @@ impl NodeMembership {
         let mut writer = client.new_multi_writer();
         writer.add_set_data(&turn, &data, Some(stat.version))?;
         // It can be made only if no process with a turn of its own is there by now.
-        writer.add_create(&active, &data, &EPHEMERAL)?;
+        writer.add_create(&active, &data, &session.ephemeral())?;
         if self.shared {
             writer.add_delete(&active, None)?;
         }
@@ -283,7 +283,7 @@ impl NodeMembership {
     ///
     /// # Errors
     /// `Unavailable`.
-    pub fn nodes(&self) -> BoxFuture<'_, Result<Vec<NodeRecord>, MetaError>> {
+    pub fn nodes(&self) -> FromMeta<'_, Vec<NodeRecord>> {
         Box::pin(async move {
             let client = self.session.synced().await?;
             let read = nodes_of(&self.session, &client).await;
@@ -318,7 +318,8 @@ impl NodeMembership {
         self.announce(|record| record.active = true);
         let (taken_over, _) = watch::channel(None);
         let session = Arc::clone(&self.session);
-        let inner = Arc::new(MetaInner { session, turn, taken_over, watches: AtomicUsize::new(0) });
+        let (watches, unreadable) = (AtomicUsize::new(0), Mutex::default());
+        let inner = Arc::new(MetaInner { session, turn, taken_over, watches, unreadable });
         let path = format!("{}/parts", self.session.uri.root);
         if self.shared {
             // Others may write parts that no key names yet.
@@ -433,7 +434,7 @@ async fn keep_turn_once(
             // An earlier session's, whose end ZooKeeper has yet to notice.
             writer.add_delete(&active, Some(stat.version))?;
         }
-        writer.add_create(&active, &data, &EPHEMERAL)?;
+        writer.add_create(&active, &data, &session.ephemeral())?;
         match session.env.timeout(crate::limits::PATIENCE, writer.commit()).await {
             Some(Ok(_)) => tracing::info!("the node keeps its turn in another session of ZooKeeper"),
             Some(Err(error)) => return Err(error.into()),
@@ -490,11 +491,11 @@ async fn register_once(
         Some((_, stat)) if stat.ephemeral_owner != client.session_id().0 => {
             // An earlier process's of this data directory, or an earlier session's.
             session.timed(client.delete(&path, Some(stat.version))).await?;
-            session.timed(client.create(&path, &data, &EPHEMERAL)).await?;
+            session.timed(client.create(&path, &data, &session.ephemeral())).await?;
         }
         Some((found, _)) if found == data => {}
         Some((_, stat)) => _ = session.timed(client.set_data(&path, &data, Some(stat.version))).await?,
-        None => _ = session.timed(client.create(&path, &data, &EPHEMERAL)).await?,
+        None => _ = session.timed(client.create(&path, &data, &session.ephemeral())).await?,
     }
     let (_, _, gone) = session.timed(client.get_and_watch_data(&path)).await?;
     Ok(gone)
@@ -520,7 +521,10 @@ async fn cluster_of(session: &ZooKeeperSession, makes: bool) -> Result<Uuid, Mem
             let record: ClusterRecord =
                 serde_json::from_value(found).map_err(|error| damaged(error.to_string()))?;
             for name in ["keys", "parts", "nodes"].iter().filter(|_| makes) {
-                session.make(&client, &format!("{root}/{name}"), &PERSISTENT).await.map_err(unavailable)?;
+                session
+                    .make(&client, &format!("{root}/{name}"), &session.persistent())
+                    .await
+                    .map_err(unavailable)?;
             }
             return Ok(record.cluster);
         }
@@ -531,11 +535,11 @@ async fn cluster_of(session: &ZooKeeperSession, makes: bool) -> Result<Uuid, Mem
         if !makes {
             break;
         }
-        session.make(&client, root, &PERSISTENT).await.map_err(unavailable)?;
+        session.make(&client, root, &session.persistent()).await.map_err(unavailable)?;
         let random = || u128::from(session.env.random_u64());
         let cluster = uuid::Builder::from_random_bytes((random() << 64 | random()).to_be_bytes()).into_uuid();
         let record = serde_json::to_vec(&ClusterRecord { layout: LAYOUT, cluster }).unwrap_or_default();
-        match session.timed(client.create(&path, &record, &PERSISTENT)).await {
+        match session.timed(client.create(&path, &record, &session.persistent())).await {
             // Another one may have made it.
             Ok(_) | Err(ZkError::NodeExists) => {}
             Err(error) => return Err(unavailable(error)),

@@ -15,13 +15,6 @@ use zookeeper_client::{
 use crate::limits::{PATIENCE, REQUESTS_AT_A_TIME};
 use crate::uri::MetadataUri;
 
-/// What stays until somebody deletes it.
-pub(crate) const PERSISTENT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
-/// What goes with its session.
-pub(crate) const EPHEMERAL: CreateOptions<'static> = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
-/// What goes with its last child.
-pub(crate) const CONTAINER: CreateOptions<'static> = CreateMode::Container.with_acls(Acls::anyone_all());
-
 /// A way to ZooKeeper.
 pub(crate) struct ZooKeeperSession {
     pub(crate) env: Env,
@@ -80,6 +73,26 @@ impl ZooKeeperSession {
         let new = connector.connect(&self.uri.servers).await?;
         *client = Some(new.clone());
         Ok(new)
+    }
+
+    /// How a node is made that stays until somebody deletes it.
+    pub(crate) fn persistent(&self) -> CreateOptions<'static> {
+        CreateMode::Persistent.with_acls(self.acls())
+    }
+
+    /// How a node is made that goes with this session.
+    pub(crate) fn ephemeral(&self) -> CreateOptions<'static> {
+        CreateMode::Ephemeral.with_acls(self.acls())
+    }
+
+    /// How a node is made that goes with its last child.
+    pub(crate) fn container(&self) -> CreateOptions<'static> {
+        CreateMode::Container.with_acls(self.acls())
+    }
+
+    /// What is made is its user's alone, where this process logs in.
+    fn acls(&self) -> Acls<'static> {
+        if self.uri.login.is_some() { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
     /// An answer, or why there is none in time. What was asked may be carried out later.

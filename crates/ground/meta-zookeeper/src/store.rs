@@ -6,11 +6,13 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tailwater_env::BoxFuture;
-use tailwater_meta::{Lease, Meta, MetaError, Op, Versioned, Watch};
+use tailwater_meta::{FromMeta, Lease, Meta, MetaError, Op, UNREADABLE, Versioned, Watch};
 use tokio::sync::watch;
 use zookeeper_client::{Client, Error as ZkError, Stat};
 
+use crate::limits::UNREADABLE_MAX;
 use crate::paths::{KeyChild, base_of, child_of, path_of};
 use crate::session::{ZooKeeperSession, all};
 use crate::value::{StoredKey, StoredValue};
@@ -31,6 +33,19 @@ pub(crate) struct MetaInner {
     /// Why this process may not change anything any more, once that is known.
     pub(crate) taken_over: watch::Sender<Option<String>>,
     pub(crate) watches: AtomicUsize,
+    /// Keys whose values can't be read, with their versions: the log was told of them.
+    pub(crate) unreadable: Mutex<BTreeMap<String, u64>>,
+}
+
+/// A key as it was read.
+enum ReadKey {
+    Gone,
+    Found(Versioned),
+    /// It is there, and nobody can read it: why not.
+    Unreadable {
+        why: String,
+        version: u64,
+    },
 }
 
 impl std::fmt::Debug for ZooKeeperMeta {
@@ -40,31 +55,26 @@ impl std::fmt::Debug for ZooKeeperMeta {
 }
 
 impl Meta for ZooKeeperMeta {
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>> {
+    fn get<'a>(&'a self, key: &'a str) -> FromMeta<'a, Option<Versioned>> {
         Box::pin(async move {
             let client = self.inner.session.synced().await?;
             self.inner.read(&client, key).await
         })
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
+    fn list<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Vec<(String, Versioned)>> {
         Box::pin(self.inner.list(prefix))
     }
 
-    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>> {
+    fn commit(&self, ops: Vec<Op>) -> FromMeta<'_, u64> {
         Box::pin(async move { self.inner.commit(&ops).await })
     }
 
-    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>> {
+    fn watch<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Watch> {
         Box::pin(self.inner.watch(prefix))
     }
 
-    fn lease<'a>(
-        &'a self,
-        key: &'a str,
-        value: Bytes,
-        ttl: Duration,
-    ) -> BoxFuture<'a, Result<Lease, MetaError>> {
+    fn lease<'a>(&'a self, key: &'a str, value: Bytes, ttl: Duration) -> FromMeta<'a, Lease> {
         Box::pin(self.inner.lease(key, value, ttl))
     }
 }
@@ -85,29 +95,48 @@ impl MetaInner {
 
     /// A key's value, as the client's server knows it.
     pub(crate) async fn read(&self, client: &Client, key: &str) -> Result<Option<Versioned>, MetaError> {
+        match self.read_key(client, key).await? {
+            ReadKey::Gone => Ok(None),
+            ReadKey::Found(found) => Ok(Some(found)),
+            ReadKey::Unreadable { why, .. } => Err(MetaError::Unavailable(why)),
+        }
+    }
+
+    async fn read_key(&self, client: &Client, key: &str) -> Result<ReadKey, MetaError> {
         let path = self.path_of(key);
+        let unreadable = |fault: &dyn std::fmt::Display, stat: &Stat| ReadKey::Unreadable {
+            why: format!(
+                "{}: the value of {key:?} can't be read: {fault}; upgrade this node, or put its node {path} in order",
+                self.session.uri
+            ),
+            version: self.session.saw(stat.mzxid),
+        };
+        let mut before = None;
         for _ in 0..READ_ATTEMPTS {
             let found = self.session.data(client, &path).await;
             let Some((data, stat)) = found.map_err(|error| self.session.unavailable(&error))? else {
-                return Ok(None);
+                return Ok(ReadKey::Gone);
             };
-            if let Some(value) = self.value_of(client, key, &data).await? {
-                return Ok(Some(self.versioned(value, &stat)));
+            let value = match StoredKey::decode(&data) {
+                Ok(stored) => self.value_of(client, stored.value).await?,
+                Err(fault) => return Ok(unreadable(&fault, &stat)),
+            };
+            match value {
+                Some(value) => return Ok(ReadKey::Found(self.versioned(value, &stat))),
+                // Parts go behind the value that names them. Whoever saw them gone sees that there is another one.
+                None if before == Some(stat.mzxid) => return Ok(unreadable(&"parts of it are gone", &stat)),
+                None => before = Some(stat.mzxid),
             }
-            // Its parts are gone: another value is in their place by now, or none.
         }
-        Err(MetaError::Unavailable(format!("{}: the value of {key:?} is not whole", self.session.uri)))
+        Err(MetaError::Unavailable(format!(
+            "{}: the value of {key:?} changes all the time",
+            self.session.uri
+        )))
     }
 
-    /// The value that a node's data say; `None` if it is in parts that are not there.
-    async fn value_of(&self, client: &Client, key: &str, data: &[u8]) -> Result<Option<Bytes>, MetaError> {
-        let stored = StoredKey::decode(data).map_err(|fault| {
-            MetaError::Unavailable(format!(
-                "{}: the value of {key:?} can't be read: {fault}",
-                self.session.uri
-            ))
-        })?;
-        let parts = match stored.value {
+    /// The value that a node says; `None` if it is in parts that are not there.
+    async fn value_of(&self, client: &Client, stored: StoredValue) -> Result<Option<Bytes>, MetaError> {
+        let parts = match stored {
             StoredValue::Whole(value) => return Ok(Some(value)),
             StoredValue::Parts(parts) => parts,
         };
@@ -143,8 +172,25 @@ impl MetaInner {
         client: &Client,
         key: String,
     ) -> Result<Option<(String, Versioned)>, MetaError> {
-        let read = self.read(client, &key).await?;
-        Ok(read.map(|found| (key, found)))
+        Ok(match self.read_key(client, &key).await? {
+            ReadKey::Gone => None,
+            ReadKey::Found(found) => Some((key, found)),
+            ReadKey::Unreadable { why, version } => {
+                self.tell_unreadable(&key, version, &why);
+                Some((key, Versioned { value: Bytes::from_static(UNREADABLE), version }))
+            }
+        })
+    }
+
+    /// Tells the log of a key whose value can't be read, once for each state of it.
+    fn tell_unreadable(&self, key: &str, version: u64, why: &str) {
+        let mut told = self.unreadable.lock();
+        if told.len() >= UNREADABLE_MAX {
+            told.clear();
+        }
+        if told.insert(key.to_owned(), version) != Some(version) {
+            tracing::error!("{why}. Until then it is passed over");
+        }
     }
 
     async fn children_of(

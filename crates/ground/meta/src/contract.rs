@@ -20,6 +20,10 @@ pub struct Versioned {
     pub version: u64,
 }
 
+/// What [`Meta::list`] has in place of a value that can't be read: nothing that anybody puts, and no program takes it
+/// for anything of its own.
+pub const UNREADABLE: &[u8] = &[0xff];
+
 /// What a commit expects of a key before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
@@ -111,6 +115,9 @@ pub enum MetaError {
     TakenOver(String),
 }
 
+/// An answer of [`Meta`].
+pub type FromMeta<'a, T> = BoxFuture<'a, Result<T, MetaError>>;
+
 /// Versioned keys.
 ///
 /// Keys are UTF-8, at most [`KEY_BYTES_MAX`] bytes, not empty; values at most [`VALUE_BYTES_MAX`].
@@ -127,32 +134,28 @@ pub enum MetaError {
 /// - **After the end** of the store everything answers `Unavailable`.
 pub trait Meta: Send + Sync + 'static {
     /// A key's value, or `None`.
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>>;
+    fn get<'a>(&'a self, key: &'a str) -> FromMeta<'a, Option<Versioned>>;
 
     /// All keys that begin with `prefix` (all keys, if it is empty), in ascending order of their bytes. Each is as it
-    /// was at some time during the call: of commits that are carried out meanwhile a part may be seen.
-    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>>;
+    /// was at some time during the call: of commits that are carried out meanwhile a part may be seen. A value that
+    /// can't be read keeps nobody from the others: it is [`UNREADABLE`] here, and `Unavailable` from `get`.
+    fn list<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Vec<(String, Versioned)>>;
 
     /// Carries out all operations, or none. All expectations are about the state before the commit, and a key
     /// may be changed only once in it. The answer is the version that all keys written by it have; if nothing
     /// was written, one that says nothing.
-    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>>;
+    fn commit(&self, ops: Vec<Op>) -> FromMeta<'_, u64>;
 
     /// Follows the keys that begin with `prefix`. Every change after this is answered comes as an event, in
     /// order; if several follow each other quickly, a key's earlier ones may be left out. So: watch first, then
     /// list, then follow.
-    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>>;
+    fn watch<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Watch>;
 
     /// Writes a key that is not there (`Conflict` if it is), for as long as the lease lives: until the answered
     /// [`Lease`] is dropped, or could not be renewed for `ttl`, or the store restarts, or somebody deletes the
     /// key. A store across a network goes by the time to live of its session, in place of `ttl`. A `Check` of the key
     /// with [`Lease::version`] makes a commit depend on it. A commit can't `Put` it.
-    fn lease<'a>(
-        &'a self,
-        key: &'a str,
-        value: Bytes,
-        ttl: Duration,
-    ) -> BoxFuture<'a, Result<Lease, MetaError>>;
+    fn lease<'a>(&'a self, key: &'a str, value: Bytes, ttl: Duration) -> FromMeta<'a, Lease>;
 }
 
 /// Whether a commit is within the limits and changes no key twice, for whoever implements [`Meta`].

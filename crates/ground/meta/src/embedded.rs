@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_env::{BoxFuture, Env, Task};
+use tailwater_env::{Env, Task};
 use tailwater_journal::{Journal, JournalAppendError, JournalAppendOptions, Lost, Tag};
 use tokio::sync::{Notify, watch};
 
-use crate::contract::{Expect, Meta, MetaError, Op, Versioned, check_key, check_ops, check_value};
+use crate::contract::{Expect, FromMeta, Meta, MetaError, Op, Versioned, check_key, check_ops, check_value};
 use crate::lease::Lease;
 use crate::limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, PENDING_MAX, SNAPSHOT_RETRY};
 use crate::record::{CommitRecord, RecordedChange};
@@ -104,31 +104,26 @@ impl EmbeddedMeta {
 }
 
 impl Meta for EmbeddedMeta {
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>> {
+    fn get<'a>(&'a self, key: &'a str) -> FromMeta<'a, Option<Versioned>> {
         Box::pin(async move { self.inner.shared.read(|state| state.get(key)) })
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
+    fn list<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Vec<(String, Versioned)>> {
         Box::pin(async move { self.inner.shared.read(|state| state.list(prefix)) })
     }
 
-    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>> {
+    fn commit(&self, ops: Vec<Op>) -> FromMeta<'_, u64> {
         Box::pin(async move {
             check_ops(&ops)?;
             self.inner.shared.commit(&ops, None).await
         })
     }
 
-    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>> {
+    fn watch<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Watch> {
         Box::pin(async move { self.inner.shared.read(|state| state.watch(prefix))? })
     }
 
-    fn lease<'a>(
-        &'a self,
-        key: &'a str,
-        value: Bytes,
-        ttl: Duration,
-    ) -> BoxFuture<'a, Result<Lease, MetaError>> {
+    fn lease<'a>(&'a self, key: &'a str, value: Bytes, ttl: Duration) -> FromMeta<'a, Lease> {
         Box::pin(self.inner.shared.lease(key, value, ttl))
     }
 }

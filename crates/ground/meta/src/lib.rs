@@ -29,7 +29,9 @@ mod state;
 pub mod testing;
 mod watch;
 
-pub use contract::{Expect, Meta, MetaError, Op, Versioned, check_key, check_ops, check_value};
+pub use contract::{
+    Expect, FromMeta, Meta, MetaError, Op, UNREADABLE, Versioned, check_key, check_ops, check_value,
+};
 pub use embedded::{EmbeddedMeta, MetaConfig, TAG};
 pub use following::follow_whole;
 pub use lease::Lease;

@@ -99,13 +99,9 @@ fn it_is_what_the_contract_says_on_the_real_disk_too() {
     let _entered = runtime.enter();
     let env = Env::real();
     let data = tempfile::tempdir().expect("a directory");
-    let mut recovery = Recovery::begin(&env, &data.path().join("meta")).expect("begun");
-    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
-    let journal = Journal::open(&env, &data.path().join("journal"), large_journal(), &mut replay);
-    let journal = journal.expect("opened");
-    let meta = recovery.finish(&env, journal.clone(), MetaConfig::default());
+    let (journal, meta) = tailwater_meta::testing::open(&env, data.path());
     runtime.block_on(async {
-        conformance::check(&env, Arc::new(meta)).await;
+        conformance::check(&env, meta).await;
         journal.close().await.expect("closed");
     });
 }

@@ -204,7 +204,11 @@ impl Rules {
         let unavailable = |error: tailwater_meta::MetaError| RuleError::Unavailable(error.to_string());
         // Before they are read, so that nothing is missed between.
         let watch = meta.watch(RULES).await.map_err(unavailable)?;
-        self.read(&*meta).await?;
+        let (all, unread) = stored_rules(&*meta).await?;
+        if let Some(key) = unread.first() {
+            return Err(RuleError::Unavailable(told_of_unread(key)));
+        }
+        self.replace(all);
         let of = Arc::clone(&meta);
         let following = follow_whole(&self.env, "access-rules", watch, Arc::downgrade(self), move |rules| {
             let of = Arc::clone(&of);
@@ -217,14 +221,15 @@ impl Rules {
         Ok(())
     }
 
+    /// Goes by the rules that metadata has by now. While one of them can't be read, which may forbid something, nothing
+    /// is let that was not let before: what lets somebody is removed, and what forbids is added.
     async fn read(&self, meta: &dyn Meta) -> Result<(), RuleError> {
-        let stored = meta.list(RULES).await.map_err(|error| RuleError::Unavailable(error.to_string()))?;
-        let mut all = BTreeSet::new();
-        for (key, stored) in stored {
-            let rule: AccessRule = serde_json::from_slice(&stored.value).map_err(|_| {
-                RuleError::Unavailable(format!("the rule at {key} was written by a later version"))
-            })?;
-            all.insert(rule);
+        let (mut all, unread) = stored_rules(meta).await?;
+        if !unread.is_empty() {
+            unread.iter().for_each(|key| tracing::error!("{}", told_of_unread(key)));
+            let before = Arc::clone(&self.set.read());
+            all.retain(|rule| rule.effect == Effect::Deny || before.all.contains(rule));
+            all.extend(before.all.iter().filter(|rule| rule.effect == Effect::Deny).cloned());
         }
         self.replace(all);
         Ok(())
@@ -482,6 +487,26 @@ const fn protocol_name(protocol: Protocol) -> &'static str {
         Protocol::Sqs => "sqs",
         Protocol::Memcached => "memcached",
     }
+}
+
+/// The rules that metadata has, and the keys of those that can't be read.
+async fn stored_rules(meta: &dyn Meta) -> Result<(BTreeSet<AccessRule>, Vec<String>), RuleError> {
+    let stored = meta.list(RULES).await.map_err(|error| RuleError::Unavailable(error.to_string()))?;
+    let (mut all, mut unread) = (BTreeSet::new(), Vec::new());
+    for (key, stored) in stored {
+        match serde_json::from_slice(&stored.value) {
+            Ok(rule) => _ = all.insert(rule),
+            Err(_) => unread.push(key),
+        }
+    }
+    Ok((all, unread))
+}
+
+fn told_of_unread(key: &str) -> String {
+    format!(
+        "the rule at {key} can't be read, and may forbid something: a later version has written it, or it is damaged; \
+         upgrade this node, or remove the rule on one that can read it"
+    )
 }
 
 fn encode(rule: &AccessRule) -> Vec<u8> {

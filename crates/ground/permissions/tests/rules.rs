@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tailwater_access::{AccessRequest, Authorizer, Peer, Protocol, Resource};
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{Expect, Meta, MetaConfig, Op, Recovery};
+use tailwater_journal::Journal;
+use tailwater_meta::{Expect, Meta, Op};
 use tailwater_permissions::{
     AccessRule, Audit, Effect, Enforcement, Operation, ResourceKind, RuleError, RuleFilter, Rules,
 };
@@ -28,16 +28,9 @@ impl World {
         if let Some(journal) = self.journal.take() {
             journal.close().await.expect("durable");
         }
-        let mut recovery = Recovery::begin(&self.env, &self.dir.path().join("meta")).expect("readable");
-        let mut replay = |tag, position, bytes: &[u8]| match tag {
-            tailwater_meta::TAG => recovery.replay(position, bytes),
-            _ => Ok(()),
-        };
-        let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
-        let journal = Journal::open(&self.env, &self.dir.path().join("journal"), config, &mut replay);
-        let journal = journal.expect("readable");
-        self.journal = Some(journal.clone());
-        Arc::new(recovery.finish(&self.env, journal, MetaConfig::default()))
+        let (journal, meta) = tailwater_meta::testing::open(&self.env, self.dir.path());
+        self.journal = Some(journal);
+        meta
     }
 
     async fn rules(&mut self, enforcement: Enforcement) -> Arc<Rules> {
@@ -156,6 +149,38 @@ async fn a_rule_of_a_later_version_is_not_passed_over() {
     let rules = Rules::new(&world.env, Enforcement::Enforce, vec![], None);
     let error = rules.keep_in(meta).await.expect_err("it may forbid something");
     assert!(error.to_string().contains("later version"), "{error}");
+}
+
+#[tokio::test]
+async fn beside_a_rule_that_can_not_be_read_what_is_removed_and_what_is_forbidden_elsewhere_is_so_here_and_nothing_more_is_let()
+ {
+    let mut world = World::new();
+    let meta = world.meta().await;
+    let [here, there] = [(); 2].map(|()| Rules::new(&world.env, Enforcement::Enforce, vec![], None));
+    for rules in [&here, &there] {
+        rules.keep_in(Arc::clone(&meta)).await.expect("readable");
+    }
+    let allow = |name: &str| rule("alice", Effect::Allow, Operation::Read, name);
+    let deny = |name: &str| rule("alice", Effect::Deny, Operation::Read, name);
+    there.add(vec![allow("a"), allow("b"), allow("c"), deny("c")]).await.expect("added");
+    while here.stats().rules != 4 {
+        tokio::task::yield_now().await;
+    }
+    let value = b"{\"principal\":\"alice\",\"effect\":\"allow_on_mondays\"}".as_slice().into();
+    let put = Op::Put { key: "access/rule/00".to_owned(), value, expect: Expect::Any };
+    meta.commit(vec![put]).await.expect("durable");
+    let of = |name: &str| RuleFilter { name: Some(name.to_owned()), ..RuleFilter::default() };
+    there.remove(vec![of("a"), of("c")]).await.expect("removed");
+    there.add(vec![deny("b"), allow("d")]).await.expect("added");
+    while may(&here, "alice", "Fetch", "a") || may(&here, "alice", "Fetch", "b") {
+        tokio::task::yield_now().await;
+    }
+    assert!(!may(&here, "alice", "Fetch", "c") && !may(&here, "alice", "Fetch", "d"));
+    let delete = Op::Delete { key: "access/rule/00".to_owned(), expect: Expect::Present };
+    meta.commit(vec![delete]).await.expect("durable");
+    while !may(&here, "alice", "Fetch", "d") {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]

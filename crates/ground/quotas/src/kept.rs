@@ -177,25 +177,35 @@ impl ClientQuotas {
             changing: tokio::sync::Mutex::default(),
             exceeded: std::array::from_fn(|_| AtomicU64::default()),
         });
-        quotas.read_all(&*meta).await?;
+        quotas.read_all(&*meta, true).await?;
         let of = Arc::clone(&meta);
         let following = follow_whole(env, "quotas", watch, Arc::downgrade(&quotas), move |quotas| {
             let of = Arc::clone(&of);
             Box::pin(async move {
                 let _turn = quotas.changing.lock().await;
-                quotas.read_all(&*of).await
+                quotas.read_all(&*of, false).await
             })
         });
         let _ = quotas.kept.set(KeptQuotas { meta, _watch: following });
         Ok(quotas)
     }
 
-    async fn read_all(&self, meta: &dyn Meta) -> Result<(), QuotaError> {
+    /// Goes by what metadata has by now. A quota that can't be read stays as it is known; when a node starts, it is
+    /// refused.
+    async fn read_all(&self, meta: &dyn Meta, is_start: bool) -> Result<(), QuotaError> {
         let stored = meta.list(QUOTAS).await.map_err(unavailable)?;
+        let before = Arc::clone(&self.set.read());
         let mut all = BTreeMap::new();
-        for (key, stored) in stored {
-            let quota = decode(&key, &stored.value)?;
-            all.insert(quota.entity, quota.bounds);
+        for (at, stored) in stored {
+            match decode(&at, &stored.value) {
+                Ok(quota) => _ = all.insert(quota.entity, quota.bounds),
+                Err(error) if is_start => return Err(error),
+                Err(error) => {
+                    tracing::error!(%error, "it stays as this node knows it");
+                    let known = before.all.iter().filter(|(entity, _)| key(entity) == at);
+                    all.extend(known.map(|(entity, bounds)| (entity.clone(), bounds.clone())));
+                }
+            }
         }
         self.replace(all);
         Ok(())
@@ -407,7 +417,10 @@ fn changed(before: &QuotaBounds, bounds: &BTreeMap<QuotaBound, Option<u64>>) -> 
 
 fn decode(key: &str, bytes: &[u8]) -> Result<KeptQuota, QuotaError> {
     serde_json::from_slice(bytes)
-        .map_err(|_| QuotaError::Unavailable(format!("the quota at {key} was written by a later version")))
+        .map_err(|_| QuotaError::Unavailable(format!(
+            "the quota at {key} can't be read: a later version has written it, or it is damaged; upgrade this node, or \
+             set the quota anew on one that can read it"
+        )))
 }
 
 fn unavailable(error: MetaError) -> QuotaError {

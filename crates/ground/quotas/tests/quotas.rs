@@ -6,23 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{Expect, Meta, MetaConfig, Op, Recovery};
+use tailwater_journal::Journal;
+use tailwater_meta::{Expect, Meta, Op};
 use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaBounds, QuotaEntity, QuotaError, QuotaTaker};
 
 const ALICE: QuotaTaker<'_> = QuotaTaker { user: "alice", client_id: "app" };
 
 /// The metadata, as a node that starts finds it.
 fn meta(dir: &tempfile::TempDir) -> (Journal, Arc<dyn Meta>) {
-    let env = Env::real();
-    let mut recovery = Recovery::begin(&env, &dir.path().join("meta")).expect("readable");
-    let mut replay = |tag, position, bytes: &[u8]| match tag {
-        tailwater_meta::TAG => recovery.replay(position, bytes),
-        _ => Ok(()),
-    };
-    let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
-    let journal = Journal::open(&env, &dir.path().join("journal"), config, &mut replay).expect("readable");
-    (journal.clone(), Arc::new(recovery.finish(&env, journal, MetaConfig::default())))
+    tailwater_meta::testing::open(&Env::real(), dir.path())
 }
 
 fn user(name: &str) -> QuotaEntity {
@@ -142,4 +134,26 @@ async fn two_nodes_that_change_bounds_of_one_quota_at_once_undo_nothing_of_each_
         let all: BTreeMap<QuotaEntity, QuotaBounds> = fresh.list().into_iter().collect();
         assert_eq!(all[&user(&name)], wanted, "{name}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_can_not_be_read_stays_as_it_is_known_and_others_are_followed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_journal, kept) = meta(&dir);
+    let here = ClientQuotas::open(&Env::real(), Arc::clone(&kept)).await.expect("readable");
+    let there = ClientQuotas::open(&Env::real(), Arc::clone(&kept)).await.expect("readable");
+    there.alter(user("alice"), bounded(QuotaBound::RequestRate, 7)).await.expect("kept");
+    let mut changes = here.changes();
+    while here.rate(QuotaBound::RequestRate, ALICE).is_none() {
+        changes.changed().await;
+    }
+    let (key, _) = kept.list("access/quota/").await.expect("listed").remove(0);
+    let put = Op::Put { key, value: "{}".into(), expect: Expect::Present };
+    kept.commit(vec![put]).await.expect("kept");
+    there.alter(user("bob"), bounded(QuotaBound::RequestRate, 9)).await.expect("kept");
+    let bob = QuotaTaker { user: "bob", ..ALICE };
+    while here.rate(QuotaBound::RequestRate, bob).is_none() {
+        changes.changed().await;
+    }
+    assert_eq!(here.rate(QuotaBound::RequestRate, ALICE), Some(7));
 }

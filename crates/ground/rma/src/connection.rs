@@ -84,6 +84,21 @@ pub struct ConnectionLost {
     pub reason: String,
 }
 
+/// What came of a batch of READs, a result for each operation.
+pub type ReadResults = Result<Vec<Result<(), OpError>>, ConnectionLost>;
+
+/// What came of a batch of SCARs, a result for each operation.
+pub type ScarResults = Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>;
+
+/// Asserts what [`Connection::read`] asks of its caller.
+///
+/// # Panics
+/// If `out` is not exactly as long as all operations together.
+pub fn assert_fills(ops: &[ReadOp], out: &[u8]) {
+    let total: u64 = ops.iter().map(|op| u64::from(op.len)).sum();
+    assert_eq!(out.len() as u64, total, "the buffer is as long as all operations together");
+}
+
 /// Why a CALL has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
@@ -105,6 +120,9 @@ pub enum CallError {
         message: String,
     },
 }
+
+/// The answer of a CALL.
+pub type CallDone<'a> = BoxFuture<'a, Result<Bytes, CallError>>;
 
 /// What a connection can do; a cache picks its way of looking up accordingly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,17 +153,12 @@ pub trait Connection: Send + Sync + 'static {
     ///
     /// # Panics
     /// If `out` is not exactly as long as all operations together.
-    fn read<'a>(
-        &'a self,
-        ops: &'a [ReadOp],
-        out: &'a mut [u8],
-    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>>;
+    fn read<'a>(&'a self, ops: &'a [ReadOp], out: &'a mut [u8]) -> BoxFuture<'a, ReadResults>;
 
-    /// Scans and reads a batch, one result for each operation.
-    fn scar<'a>(
-        &'a self,
-        ops: &'a [ScarOp],
-    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>>;
+    /// Scans and reads a batch, one result for each operation. Unless a transport says otherwise, it can't.
+    fn scar<'a>(&'a self, ops: &'a [ScarOp]) -> BoxFuture<'a, ScarResults> {
+        Box::pin(std::future::ready(Ok(vec![Err(OpError::Unsupported); ops.len()])))
+    }
 
     /// Completes when the server's doorbell differs from `last_seen`, or after `deadline`, with the doorbell as
     /// it is then. Every transport looks at the word itself at least every [`crate::limits::LOOK_AGAIN_IDLE`], so that
@@ -154,11 +167,11 @@ pub trait Connection: Send + Sync + 'static {
     fn watch(&self, last_seen: u32, deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>>;
 
     /// Asks the far side's application. `payload` is at most [`crate::CALL_BYTES_MAX`].
-    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>>;
+    fn call(&self, method: u16, payload: Bytes) -> CallDone<'_>;
 
     /// As [`Connection::call`], with a payload that is these pieces together: a socket is given those that are long
     /// from where they are.
-    fn call_with_pieces(&self, method: u16, pieces: Vec<Bytes>) -> BoxFuture<'_, Result<Bytes, CallError>> {
+    fn call_with_pieces(&self, method: u16, pieces: Vec<Bytes>) -> CallDone<'_> {
         self.call(method, pieces.concat().into())
     }
 

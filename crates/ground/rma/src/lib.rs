@@ -50,8 +50,8 @@ pub mod testing;
 pub use address::{Address, AddressError};
 pub use client::{ConnectError, connect, connect_with};
 pub use connection::{
-    CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionId, RegionInfo, ScarOp,
-    ScarReply,
+    CallDone, CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, ReadResults, RegionId,
+    RegionInfo, ScarOp, ScarReply, ScarResults, assert_fills,
 };
 pub use doorbell::{Doorbell, DoorbellStats};
 pub use limits::{CALL_BYTES_MAX, READ_BYTES_MAX};

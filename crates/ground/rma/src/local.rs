@@ -13,7 +13,8 @@ use tailwater_env::Env;
 use tokio::sync::{oneshot, watch};
 
 use crate::connection::{
-    CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
+    CallDone, CallError, Capabilities, Connection, ConnectionLost, ReadOp, ReadResults, RegionInfo,
+    assert_fills,
 };
 use crate::limits::{CALL_BYTES_MAX, DOORBELL_START};
 use crate::service::{REFUSED_TOO_LARGE, Refusal, Reply, Service};
@@ -78,13 +79,8 @@ impl Connection for Local {
         self.table.infos()
     }
 
-    fn read<'a>(
-        &'a self,
-        ops: &'a [ReadOp],
-        out: &'a mut [u8],
-    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
-        let total: u64 = ops.iter().map(|op| u64::from(op.len)).sum();
-        assert_eq!(out.len() as u64, total, "the buffer is as long as all operations together");
+    fn read<'a>(&'a self, ops: &'a [ReadOp], out: &'a mut [u8]) -> BoxFuture<'a, ReadResults> {
+        assert_fills(ops, out);
         Box::pin(async move {
             let mut rest = out;
             let mut results = Vec::with_capacity(ops.len());
@@ -97,13 +93,6 @@ impl Connection for Local {
         })
     }
 
-    fn scar<'a>(
-        &'a self,
-        ops: &'a [ScarOp],
-    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
-        Box::pin(std::future::ready(Ok(vec![Err(OpError::Unsupported); ops.len()])))
-    }
-
     fn watch(&self, last_seen: u32, deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>> {
         Box::pin(async move {
             let mut word = self.doorbell.word.subscribe();
@@ -114,7 +103,7 @@ impl Connection for Local {
         })
     }
 
-    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
+    fn call(&self, method: u16, payload: Bytes) -> CallDone<'_> {
         Box::pin(async move {
             if payload.len() > CALL_BYTES_MAX {
                 return Err(too_large("payload", payload.len()));

@@ -7,12 +7,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use crate::connection::{
-    CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
+    CallDone, Capabilities, Connection, ConnectionLost, OpError, ReadOp, ReadResults, RegionInfo, ScarOp,
+    ScarReply, ScarResults,
 };
 use crate::service::Service;
-
-/// The results of a batch of SCARs, one for each operation.
-pub type ScarResults = Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>;
 
 /// What a [`Decorated`] connection does otherwise than the one behind it: nothing, unless a method says so.
 pub trait ConnectionHooks: Send + Sync + 'static {
@@ -35,12 +33,7 @@ pub trait ConnectionHooks: Send + Sync + 'static {
     }
 
     /// A CALL.
-    fn call<'a>(
-        &'a self,
-        inner: &'a dyn Connection,
-        method: u16,
-        payload: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+    fn call<'a>(&'a self, inner: &'a dyn Connection, method: u16, payload: Bytes) -> CallDone<'a> {
         inner.call(method, payload)
     }
 
@@ -71,11 +64,7 @@ impl<H: ConnectionHooks> Connection for Decorated<H> {
         self.inner.regions()
     }
 
-    fn read<'a>(
-        &'a self,
-        ops: &'a [ReadOp],
-        out: &'a mut [u8],
-    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
+    fn read<'a>(&'a self, ops: &'a [ReadOp], out: &'a mut [u8]) -> BoxFuture<'a, ReadResults> {
         Box::pin(async move {
             self.hooks.pass().await?;
             let results = self.inner.read(ops, out).await?;
@@ -99,7 +88,7 @@ impl<H: ConnectionHooks> Connection for Decorated<H> {
         })
     }
 
-    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
+    fn call(&self, method: u16, payload: Bytes) -> CallDone<'_> {
         Box::pin(async move {
             self.hooks.pass().await?;
             self.hooks.call(&*self.inner, method, payload).await

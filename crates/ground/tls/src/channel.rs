@@ -66,11 +66,6 @@ impl Channel {
         self.connection.writer().write_all(plain)
     }
 
-    /// Whether there is something to be sent.
-    pub fn has_sealed(&self) -> bool {
-        self.connection.wants_write()
-    }
-
     /// Appends to `sealed` what is to be sent.
     pub fn take_sealed(&mut self, sealed: &mut Vec<u8>) {
         while self.connection.wants_write() {

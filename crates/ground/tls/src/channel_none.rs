@@ -31,11 +31,6 @@ impl Channel {
     }
 
     /// See the build that has them.
-    pub fn has_sealed(&self) -> bool {
-        match *self {}
-    }
-
-    /// See the build that has them.
     pub fn take_sealed(&mut self, _: &mut Vec<u8>) {
         match *self {}
     }

@@ -17,7 +17,7 @@ use prost::Message;
 use tailwater_access::EngineLogin;
 use tailwater_env::Env;
 use tokio::sync::Mutex;
-use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, SaslOptions};
+use zookeeper_client::{Acl, Acls, Client, CreateMode, Error as ZkError, SaslOptions};
 
 use crate::ids::{BookieId, EntryId, LedgerId};
 use crate::metadata::LedgerMetadata;
@@ -174,6 +174,13 @@ impl Ledgers {
         self.0.env.timeout(ANSWER_TIMEOUT, future).await.unwrap_or(Err(ZkError::Timeout))
     }
 
+    /// Whose the nodes are that are made here: whose the ledgers' root is. So bookies can read and change them, whether
+    /// BookKeeper was told to keep others out (`zkEnableSecurity`) or not.
+    async fn acls(&self) -> Result<Vec<Acl>, LedgerFault> {
+        let client = self.client().await?;
+        Ok(self.timed(client.get_acl(&self.0.uri.root)).await?.0)
+    }
+
     async fn read_node(&self, path: &str) -> Result<(Vec<u8>, i32), LedgerFault> {
         let client = self.client().await?;
         let (data, stat) = self.timed(client.get_data(path)).await?;
@@ -309,7 +316,8 @@ impl Ledgers {
     async fn new_id(&self) -> Result<LedgerId, LedgerFault> {
         let client = self.client().await?;
         let prefix = format!("{}/idgen/ID-", self.0.uri.root);
-        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let acls = self.acls().await?;
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::new(&acls));
         let created = match self.timed_raw(client.create(&prefix, b"", &options)).await {
             Err(ZkError::NoNode) => {
                 self.make_parents(&prefix).await?;
@@ -329,7 +337,8 @@ impl Ledgers {
     /// Makes the nodes above `path` that are not there.
     async fn make_parents(&self, path: &str) -> Result<(), LedgerFault> {
         let client = self.client().await?;
-        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let acls = self.acls().await?;
+        let options = CreateMode::Persistent.with_acls(Acls::new(&acls));
         let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > self.0.uri.root.len());
         for end in ends {
             match self.timed_raw(client.create(&path[..end], b"", &options)).await {
@@ -348,7 +357,8 @@ impl Ledgers {
         let ledger = self.new_id().await?;
         let client = self.client().await?;
         let (path, data) = (self.path_of(ledger), metadata.encode());
-        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let acls = self.acls().await?;
+        let options = CreateMode::Persistent.with_acls(Acls::new(&acls));
         let mut created = self.timed_raw(client.create(&path, &data, &options)).await;
         if matches!(created, Err(ZkError::NoNode)) {
             self.make_parents(&path).await?;

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use tailwater_env::{BoxFuture, Disk, Env, OpenMode, Task};
+use tailwater_env::{Disk, Env, OpenMode, Task};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::limits::DIRECTORY_QUEUE;
-use crate::objects::{ColdError, ColdObjects};
+use crate::objects::{ColdError, ColdObjects, FromCold};
 
 type DirectoryJob = Box<dyn FnOnce() + Send>;
 
@@ -142,30 +142,25 @@ fn unless_missing<T>(done: io::Result<T>, absent: T) -> io::Result<T> {
 }
 
 impl ColdObjects for ColdDirectory {
-    fn put<'a>(&'a self, name: &'a str, bytes: Bytes) -> BoxFuture<'a, Result<(), ColdError>> {
+    fn put<'a>(&'a self, name: &'a str, bytes: Bytes) -> FromCold<'a, ()> {
         let (scratch, owned) = (self.env.random_u64(), name.to_owned());
         let put = move |disk: &dyn Disk, dir: &Path| put_file(disk, dir, &owned, scratch, &bytes);
         Box::pin(self.run(&self.writing, name, put))
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a str,
-        from: u64,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, ColdError>> {
+    fn read<'a>(&'a self, name: &'a str, from: u64, length: usize) -> FromCold<'a, Bytes> {
         let owned = name.to_owned();
         let read = move |disk: &dyn Disk, dir: &Path| read_file(disk, &dir.join(owned), from, length);
         Box::pin(self.run(&self.reading, name, read))
     }
 
-    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Result<Vec<String>, ColdError>> {
+    fn list<'a>(&'a self, folder: &'a str) -> FromCold<'a, Vec<String>> {
         let owned = folder.to_owned();
         let list = move |disk: &dyn Disk, dir: &Path| unless_missing(disk.list(&dir.join(owned)), Vec::new());
         Box::pin(self.run(&self.writing, folder, list))
     }
 
-    fn remove<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Result<(), ColdError>> {
+    fn remove<'a>(&'a self, folder: &'a str) -> FromCold<'a, ()> {
         let owned = folder.to_owned();
         let remove = move |disk: &dyn Disk, dir: &Path| {
             let path = dir.join(owned);

@@ -36,7 +36,7 @@ mod tier;
 pub use copying::{SegmentCopyError, SegmentToCopy};
 pub use directory::ColdDirectory;
 pub use names::{ColdCopy, CopyName};
-pub use objects::{ColdError, ColdObjects};
+pub use objects::{ColdError, ColdObjects, FromCold};
 pub use pace::CopyPace;
 #[cfg(feature = "objects")]
 pub use remote::ObjectStoreObjects;

@@ -24,6 +24,9 @@ pub enum ColdError {
     Unavailable(String),
 }
 
+/// An answer of a place of cold storage.
+pub type FromCold<'a, T> = BoxFuture<'a, Result<T, ColdError>>;
+
 /// Objects by name, in folders that `/` divides. An object is there as a whole or not at all, and what was put is read
 /// by whoever reads it after that. Nobody changes an object: a name tells what is in it.
 pub trait ColdObjects: Send + Sync + fmt::Debug {
@@ -31,24 +34,23 @@ pub trait ColdObjects: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Unavailable`. The object may be there all the same.
-    fn put<'a>(&'a self, name: &'a str, bytes: Bytes) -> BoxFuture<'a, Result<(), ColdError>>;
+    fn put<'a>(&'a self, name: &'a str, bytes: Bytes) -> FromCold<'a, ()>;
 
     /// The bytes from `from` on, at most `length`; fewer at the object's end, and none at or behind it.
     ///
     /// # Errors
     /// `Missing`, `Unavailable`.
-    fn read<'a>(&'a self, name: &'a str, from: u64, length: usize)
-    -> BoxFuture<'a, Result<Bytes, ColdError>>;
+    fn read<'a>(&'a self, name: &'a str, from: u64, length: usize) -> FromCold<'a, Bytes>;
 
     /// The names right below a folder, without its own: of folders and of objects. None if there is no such folder.
     ///
     /// # Errors
     /// `Unavailable`.
-    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Result<Vec<String>, ColdError>>;
+    fn list<'a>(&'a self, folder: &'a str) -> FromCold<'a, Vec<String>>;
 
     /// Removes everything below a folder; no error if there is nothing.
     ///
     /// # Errors
     /// `Unavailable`. Any part of it may be gone.
-    fn remove<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Result<(), ColdError>>;
+    fn remove<'a>(&'a self, folder: &'a str) -> FromCold<'a, ()>;
 }

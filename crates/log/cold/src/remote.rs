@@ -12,10 +12,10 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, RetryConfig};
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::Env;
 
 use crate::http::ColdConnector;
-use crate::objects::{ColdError, ColdObjects};
+use crate::objects::{ColdError, ColdObjects, FromCold};
 
 /// How often a request is tried again: whoever wants something asks again, too.
 const RETRIES: usize = 2;
@@ -95,19 +95,14 @@ fn cold_error(name: &str, error: object_store::Error) -> ColdError {
 }
 
 impl ColdObjects for ObjectStoreObjects {
-    fn put<'a>(&'a self, name: &'a str, bytes: Bytes) -> BoxFuture<'a, Result<(), ColdError>> {
+    fn put<'a>(&'a self, name: &'a str, bytes: Bytes) -> FromCold<'a, ()> {
         Box::pin(async move {
             let put = self.store.put(&self.path(name), bytes.into()).await;
             put.map(drop).map_err(|error| cold_error(name, error))
         })
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a str,
-        from: u64,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, ColdError>> {
+    fn read<'a>(&'a self, name: &'a str, from: u64, length: usize) -> FromCold<'a, Bytes> {
         Box::pin(async move {
             let range = from..from + length as u64;
             let read = self.store.get_range(&self.path(name), range).await;
@@ -115,7 +110,7 @@ impl ColdObjects for ObjectStoreObjects {
         })
     }
 
-    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Result<Vec<String>, ColdError>> {
+    fn list<'a>(&'a self, folder: &'a str) -> FromCold<'a, Vec<String>> {
         Box::pin(async move {
             let listed = self.store.list_with_delimiter(Some(&self.path(folder))).await;
             let listed = listed.map_err(|error| cold_error(folder, error))?;
@@ -125,7 +120,7 @@ impl ColdObjects for ObjectStoreObjects {
         })
     }
 
-    fn remove<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Result<(), ColdError>> {
+    fn remove<'a>(&'a self, folder: &'a str) -> FromCold<'a, ()> {
         Box::pin(async move {
             let listed = self.store.list(Some(&self.path(folder))).map_ok(|object| object.location);
             // What else removes them at the same time is no error.

@@ -8,8 +8,8 @@ use tailwater_env::BoxFuture;
 use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract,
-    StoreError,
+    DecidedCopies, EntryPlace, FromStore, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver,
+    StoreContract, StoreError,
 };
 
 use crate::tier::ColdTier;
@@ -51,7 +51,7 @@ impl StoreContract for ColdStore {
         self.store.places()
     }
 
-    fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn check_copies(&self, wanted: SegmentCopies) -> FromStore<'_, ()> {
         self.store.check_copies(wanted)
     }
 
@@ -86,6 +86,14 @@ impl StoreContract for ColdStore {
         self.store.take_over(shards, recorded)
     }
 
+    fn take_over_again<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        self.store.take_over_again(shards, recorded)
+    }
+
     fn forget(&self, shard: &ShardId) {
         self.store.forget(shard);
     }
@@ -102,23 +110,14 @@ impl StoreContract for ColdStore {
         self.store.discard(id)
     }
 
-    fn read<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        position: Position,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+    fn read<'a>(&'a self, id: &'a SegmentId, position: Position, length: usize) -> FromStore<'a, Bytes> {
         Box::pin(async move {
             or_of_copy(self.store.read(id, position, length).await, self.tier.read(id, position, length))
                 .await
         })
     }
 
-    fn locate_offset<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        offset: Offset,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    fn locate_offset<'a>(&'a self, id: &'a SegmentId, offset: Offset) -> FromStore<'a, Position> {
         Box::pin(async move {
             or_of_copy(self.store.locate_offset(id, offset).await, self.tier.locate_offset(id, offset)).await
         })
@@ -128,7 +127,7 @@ impl StoreContract for ColdStore {
         &'a self,
         id: &'a SegmentId,
         transaction_id: TransactionId,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    ) -> FromStore<'a, Position> {
         Box::pin(async move {
             or_of_copy(
                 self.store.locate_transaction_id(id, transaction_id).await,
@@ -138,7 +137,7 @@ impl StoreContract for ColdStore {
         })
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn flush(&self) -> FromStore<'_, ()> {
         self.store.flush()
     }
 

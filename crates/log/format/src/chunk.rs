@@ -15,8 +15,6 @@
 //!     40    8 chunk              number, counted from 0
 //! ```
 
-use std::ops::Range;
-
 use bytes::Bytes;
 use uuid::Uuid;
 
@@ -44,15 +42,6 @@ pub struct ChunkKey {
     pub chunk_bytes: u32,
     /// Which chunk, counted from 0.
     pub chunk: u64,
-}
-
-/// What of one chunk lies in a range of the segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChunkPiece {
-    /// Which chunk.
-    pub chunk: u64,
-    /// Which of its bytes, counted from the chunk's start.
-    pub range: Range<usize>,
 }
 
 impl ChunkKey {
@@ -91,47 +80,8 @@ impl ChunkKey {
 
     /// Where the chunk begins in its segment.
     pub fn start(&self) -> Position {
-        chunk_start(self.chunk, self.chunk_bytes)
+        Position(self.chunk.saturating_mul(u64::from(self.chunk_bytes)))
     }
-}
-
-/// The chunk that holds the byte at `position`.
-///
-/// # Panics
-/// If `chunk_bytes` is 0, as everywhere below.
-pub fn chunk_at(position: Position, chunk_bytes: u32) -> u64 {
-    position.0 / u64::from(chunk_bytes)
-}
-
-/// Where a chunk begins in its segment.
-pub fn chunk_start(chunk: u64, chunk_bytes: u32) -> Position {
-    Position(chunk.saturating_mul(u64::from(chunk_bytes)))
-}
-
-/// How many bytes of a chunk a segment of `segment_len` bytes has: 0 behind its end, `chunk_bytes` for a full one.
-pub fn chunk_len(chunk: u64, chunk_bytes: u32, segment_len: Position) -> usize {
-    let behind_start = segment_len.0.saturating_sub(chunk_start(chunk, chunk_bytes).0);
-    behind_start.min(u64::from(chunk_bytes)) as usize
-}
-
-/// The chunks that cover `[from, to)`; none if that is empty.
-pub fn chunks_covering(from: Position, to: Position, chunk_bytes: u32) -> Range<u64> {
-    let first = chunk_at(from, chunk_bytes);
-    if to <= from { first..first } else { first..chunk_at(Position(to.0 - 1), chunk_bytes) + 1 }
-}
-
-/// The chunks that cover `[from, to)`, each with those of its bytes that lie in it; together, in order, they
-/// are exactly the range.
-pub fn chunk_pieces(
-    from: Position,
-    to: Position,
-    chunk_bytes: u32,
-) -> impl DoubleEndedIterator<Item = ChunkPiece> {
-    chunks_covering(from, to, chunk_bytes).map(move |chunk| {
-        let start = chunk_start(chunk, chunk_bytes).0;
-        let first = from.0.saturating_sub(start) as usize;
-        ChunkPiece { chunk, range: first..chunk_len(chunk, chunk_bytes, to) }
-    })
 }
 
 #[cfg(test)]
@@ -187,33 +137,7 @@ mod tests {
         assert_eq!(bytes.len(), keys.len());
     }
 
-    #[test]
-    fn an_empty_range_needs_no_chunk() {
-        assert!(chunks_covering(Position(10), Position(10), 4).is_empty());
-        assert!(chunks_covering(Position(10), Position(3), 4).is_empty());
-    }
-
-    #[test]
-    fn a_range_that_ends_on_a_boundary_does_not_touch_the_next_chunk() {
-        assert_eq!(chunks_covering(Position(0), Position(8), 4), 0..2);
-        assert_eq!(chunks_covering(Position(3), Position(9), 4), 0..3);
-    }
-
     proptest! {
-        #[test]
-        fn pieces_are_exactly_the_range(from in 0u64..100_000, len in 0u64..50_000, chunk_bytes in 1u32..9_000) {
-            let to = from + len;
-            let mut at = from;
-            for piece in chunk_pieces(Position(from), Position(to), chunk_bytes) {
-                prop_assert!(piece.range.end <= chunk_bytes as usize);
-                prop_assert!(!piece.range.is_empty());
-                let start = chunk_start(piece.chunk, chunk_bytes).0;
-                prop_assert_eq!(start + piece.range.start as u64, at);
-                at = start + piece.range.end as u64;
-            }
-            prop_assert_eq!(at, to);
-        }
-
         #[test]
         fn any_bytes_are_a_key_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             if let Some(key) = ChunkKey::from_bytes(&bytes) {

@@ -15,7 +15,7 @@
 pub mod batch;
 mod bytes_at;
 pub mod call;
-pub mod chunk;
+mod chunk;
 pub mod entry;
 mod ids;
 pub mod limits;
@@ -27,7 +27,7 @@ pub use batch::{
     Batch, BatchBuilder, BatchError, BatchHeader, Codec, Decompressor, NO_TIMESTAMP_MS, Producer, Record,
     Records, RecordsOfBatch, batches,
 };
-pub use chunk::{CHUNK_KEY_BYTES, ChunkKey, ChunkPiece};
+pub use chunk::{CHUNK_KEY_BYTES, ChunkKey};
 pub use entry::{
     Discontinuity, ENTRY_BYTES_MAX, ENTRY_HEADER_BYTES, Entry, EntryCorrupt, EntryError, EntryFields,
     EntryHeader, EntryReader, encode_entry, encode_entry_with, parse_entry, parse_entry_header,

@@ -166,11 +166,6 @@ pub fn tail_page_of(shard: ShardNumber) -> (u32, usize) {
     (shard.0 / SHARDS_PER_PAGE, (shard.0 % SHARDS_PER_PAGE) as usize)
 }
 
-/// Number of tail pages of a stream.
-pub fn tail_page_count(shards: u32) -> u32 {
-    shards.div_ceil(SHARDS_PER_PAGE)
-}
-
 /// The key of a tail page in the metadata cell: "TWtp", the page's number (little-endian), the stream's UUID.
 pub fn tail_page_key(stream: StreamId, page: u32) -> Bytes {
     let mut key = [0; TAIL_PAGE_KEY_BYTES];

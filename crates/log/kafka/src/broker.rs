@@ -14,7 +14,7 @@ use tailwater_env::{Complaints, Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
 use tailwater_log::{Log, LogStreamInfo, MembersSeen, ShardMember};
 use tailwater_login::Users;
-use tailwater_meta::MetaError;
+use tailwater_meta::FromMeta;
 use tailwater_permissions::Rules;
 use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaTaker};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -258,7 +258,7 @@ impl Broker {
         &'a self,
         members: &'a [ShardMember],
         seen: &'a MembersSeen,
-    ) -> BoxFuture<'a, Result<usize, MetaError>> {
+    ) -> FromMeta<'a, usize> {
         self.groups.look(members, seen).boxed()
     }
 

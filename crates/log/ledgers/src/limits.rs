@@ -21,6 +21,8 @@ pub const POINT_STEP_BYTES: u64 = 256 << 10;
 pub const READS_MAX: usize = 16;
 /// Ledgers that are looked at, recovered or deleted at a time.
 pub const LEDGERS_AT_A_TIME: usize = 16;
+/// Ledgers that are remembered because their metadata can't be read.
+pub const UNREAD_MAX: usize = 1_024;
 /// Pause before something that ZooKeeper or bookies did not do is tried again.
 pub const RETRY: Duration = Duration::from_secs(1);
 /// How long a segment waits for a ledger to be made for it, before what was appended is given up.

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures::future::join_all;
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use tailwater_bookkeeper::{
     BookKeeper, BookiePlaces, EntryId, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes,
-    LedgersSecurity, LedgersUri, Quorums,
+    LedgersSecurity, LedgersUri, Quorums, VersionedMetadata,
 };
 use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Position, SegmentId, ShardId, StreamId, parse_entry_header};
@@ -17,7 +19,7 @@ use tailwater_store::{
 use uuid::Uuid;
 
 use crate::held::HeldSegment;
-use crate::limits::{LEDGERS_AT_A_TIME, RETRY};
+use crate::limits::{LEDGERS_AT_A_TIME, RETRY, UNREAD_MAX};
 use crate::names::{PASSWORD, segment_of};
 use crate::store::{LedgerStore, LedgersShared};
 
@@ -87,7 +89,8 @@ impl LedgerOpening {
     ) -> Result<OpenedSegments, String> {
         let client = self.reach(env, progress).await;
         progress.begin("ledgers that are looked for", 0);
-        let found = until_done(env, "ledgers", || find(&client, cluster, &|_| true)).await;
+        let unread = UnreadLedgers::default();
+        let found = until_done(env, "ledgers", || find(&client, cluster, &unread, &|_| true)).await;
         // Among what was listed before another process took over is nothing of that one's.
         until_done(env, "the right to write", || async {
             match right.confirm(None).await {
@@ -198,20 +201,80 @@ impl LedgerStore {
     /// See [`StoreContract::take_over`].
     pub(crate) async fn take_over_shards<'a>(
         &'a self,
-        shards: &'a BTreeSet<ShardId>,
+        shards: &BTreeSet<ShardId>,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
     ) -> BTreeMap<ShardId, ShardTakeOver<'a>> {
+        let found = self.look_for(shards).await;
+        self.taking_over(shards, found, recorded)
+    }
+
+    /// See [`StoreContract::take_over_again`].
+    pub(crate) async fn take_over_shards_again<'a>(
+        &'a self,
+        shards: &BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BTreeMap<ShardId, ShardTakeOver<'a>> {
+        let found = self.look_again(shards).await;
+        self.taking_over(shards, found, recorded)
+    }
+
+    /// The ledgers of these shards among all that there are.
+    async fn look_for(&self, shards: &BTreeSet<ShardId>) -> Vec<FoundLedger> {
         let shared = &self.shared;
         let of_these = |id: &SegmentId| shards.contains(&id.shard);
-        let look = || find(&shared.client, shared.cluster, &of_these);
-        let mut found: BTreeMap<ShardId, Vec<FoundLedger>> = BTreeMap::new();
-        for ledger in until_done(&shared.env, "ledgers", look).await {
-            found.entry(ledger.id.shard).or_default().push(ledger);
+        let look = || find(&shared.client, shared.cluster, &shared.unread, &of_these);
+        let found = until_done(&shared.env, "ledgers", look).await;
+        let mut listed = self.listed.lock();
+        listed.extend(shards.iter().map(|shard| (*shard, BTreeSet::new())));
+        for FoundLedger { id, ledger, .. } in &found {
+            listed.entry(id.shard).or_default().insert(*ledger);
+        }
+        found
+    }
+
+    /// The same among those that were found of these shards before, and those whose metadata could not be read.
+    async fn look_again(&self, shards: &BTreeSet<ShardId>) -> Vec<FoundLedger> {
+        let shared = &self.shared;
+        let mut ledgers = shared.unread.all();
+        let mut unlisted = BTreeSet::new();
+        {
+            let listed = self.listed.lock();
+            for shard in shards {
+                match listed.get(shard) {
+                    Some(of_shard) => ledgers.extend(of_shard),
+                    None => _ = unlisted.insert(*shard),
+                }
+            }
+        }
+        let mut found = match unlisted.is_empty() {
+            true => Vec::new(),
+            false => self.look_for(&unlisted).await,
+        };
+        let of_these = |id: &SegmentId| shards.contains(&id.shard) && !unlisted.contains(&id.shard);
+        let look = || find_among(&shared.client, shared.cluster, &shared.unread, &ledgers, &of_these);
+        let again = until_done(&shared.env, "ledgers", look).await;
+        let mut listed = self.listed.lock();
+        for FoundLedger { id, ledger, .. } in &again {
+            listed.entry(id.shard).or_default().insert(*ledger);
+        }
+        found.extend(again);
+        found
+    }
+
+    fn taking_over<'a>(
+        &'a self,
+        shards: &BTreeSet<ShardId>,
+        found: Vec<FoundLedger>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BTreeMap<ShardId, ShardTakeOver<'a>> {
+        let mut of_shards: BTreeMap<ShardId, Vec<FoundLedger>> = BTreeMap::new();
+        for ledger in found {
+            of_shards.entry(ledger.id.shard).or_default().push(ledger);
         }
         let of_one = |shard: &ShardId| {
-            let (shard, found) = (*shard, found.remove(shard).unwrap_or_default());
+            let (shard, found) = (*shard, of_shards.remove(shard).unwrap_or_default());
             let taking: ShardTakeOver<'a> = Box::pin(async move {
-                self.forget_shard(&shard);
+                self.drop_segments(&shard);
                 self.adopt(found, recorded, &Progress::default()).await
             });
             (shard, taking)
@@ -224,10 +287,35 @@ impl LedgerStore {
     /// See [`StoreContract::delete_stream`].
     pub(crate) async fn delete_ledgers_of(&self, stream: StreamId) -> Result<(), String> {
         let shared = &self.shared;
-        let found = find(&shared.client, shared.cluster, &|id| id.shard.stream == stream).await?;
+        let of_stream = |id: &SegmentId| id.shard.stream == stream;
+        let found = find(&shared.client, shared.cluster, &shared.unread, &of_stream).await?;
         let deletions = found.into_iter().map(|found| shared.delete_ledger(found.ledger));
         stream::iter(deletions).buffer_unordered(LEDGERS_AT_A_TIME).collect::<()>().await;
         Ok(())
+    }
+}
+
+/// Ledgers whose metadata could not be read, when they were looked at last: at most [`UNREAD_MAX`] of them.
+#[derive(Default)]
+pub(crate) struct UnreadLedgers(Mutex<BTreeSet<LedgerId>>);
+
+impl UnreadLedgers {
+    fn all(&self) -> BTreeSet<LedgerId> {
+        self.0.lock().clone()
+    }
+
+    fn note(&self, ledger: LedgerId, fault: &LedgerFault) {
+        let mut unread = self.0.lock();
+        if unread.len() < UNREAD_MAX && unread.insert(ledger) {
+            tracing::warn!(
+                %ledger, %fault,
+                "its metadata can't be read, and it is passed over: if a shard misses it, have it as it was before, or upgrade"
+            );
+        }
+    }
+
+    fn forget(&self, ledger: LedgerId) {
+        self.0.lock().remove(&ledger);
     }
 }
 
@@ -235,29 +323,69 @@ impl LedgerStore {
 async fn find(
     client: &BookKeeper,
     cluster: Uuid,
+    unread: &UnreadLedgers,
     wanted: &(dyn Fn(&SegmentId) -> bool + Sync),
 ) -> Result<Vec<FoundLedger>, String> {
     let scan = client.ledgers().scan().await.map_err(|fault| fault.to_string())?;
     let scan = &scan;
-    let look = |ledger| async move {
-        match scan.read(ledger).await {
-            Ok(read) => {
-                let metadata = read.metadata;
-                let id = segment_of(cluster, &metadata).filter(wanted);
-                Ok(id.map(|id| FoundLedger { id, ledger, metadata }))
-            }
-            // Deleted since, or nothing that this program ever wrote.
-            Err(LedgerFault::NoLedger | LedgerFault::Metadata(_)) => Ok(None),
-            Err(fault) => Err(format!("ledger {ledger}: {fault}")),
-        }
-    };
+    let look = |ledger| async move { (ledger, scan.read(ledger).await) };
     let ledgers = scan.ledgers().iter().copied();
     let mut looks = stream::iter(ledgers.map(look)).buffered(LEDGERS_AT_A_TIME);
     let mut found = Vec::new();
-    while let Some(looked) = looks.next().await {
-        found.extend(looked?);
+    while let Some((ledger, read)) = looks.next().await {
+        found.extend(found_in(ledger, read, cluster, unread, wanted)?);
     }
     Ok(found)
+}
+
+/// The same among these ledgers alone.
+async fn find_among(
+    client: &BookKeeper,
+    cluster: Uuid,
+    unread: &UnreadLedgers,
+    ledgers: &BTreeSet<LedgerId>,
+    wanted: &(dyn Fn(&SegmentId) -> bool + Sync),
+) -> Result<Vec<FoundLedger>, String> {
+    let ledgers: Vec<LedgerId> = ledgers.iter().copied().collect();
+    let mut found = Vec::new();
+    for some in ledgers.chunks(LEDGERS_AT_A_TIME) {
+        let mut reads = Vec::new();
+        for ledger in some {
+            reads.push(client.ledgers().read_latest(*ledger));
+        }
+        for (ledger, read) in some.iter().zip(join_all(reads).await) {
+            found.extend(found_in(*ledger, read, cluster, unread, wanted)?);
+        }
+    }
+    Ok(found)
+}
+
+/// A ledger that was read, if it is of a segment of this cluster that is `wanted`.
+fn found_in(
+    ledger: LedgerId,
+    read: Result<VersionedMetadata, LedgerFault>,
+    cluster: Uuid,
+    unread: &UnreadLedgers,
+    wanted: &(dyn Fn(&SegmentId) -> bool + Sync),
+) -> Result<Option<FoundLedger>, String> {
+    match read {
+        Ok(VersionedMetadata { metadata, .. }) => {
+            unread.forget(ledger);
+            let id = segment_of(cluster, &metadata).filter(wanted);
+            Ok(id.map(|id| FoundLedger { id, ledger, metadata }))
+        }
+        // Deleted since.
+        Err(LedgerFault::NoLedger) => {
+            unread.forget(ledger);
+            Ok(None)
+        }
+        // Nothing that this program ever wrote, or it is damaged.
+        Err(fault @ LedgerFault::Metadata(_)) => {
+            unread.note(ledger, &fault);
+            Ok(None)
+        }
+        Err(fault) => Err(format!("ledger {ledger}: {fault}")),
+    }
 }
 
 /// A ledger with its end, which is found where it was left open; `None` if it is gone. Waits for bookies that are not

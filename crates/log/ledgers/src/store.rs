@@ -12,8 +12,8 @@ use tailwater_env::{BoxFuture, Env, HashMap, Instant, Task};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract,
-    StoreError, WriteRight,
+    DecidedCopies, EntryPlace, FromStore, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver,
+    StoreContract, StoreError, WriteRight,
 };
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
@@ -22,6 +22,7 @@ use crate::cache::EntryCache;
 use crate::held::{Command, EntryRoom, HeldSegment, LedgerAppend, UnfinishedCount, UnfinishedLedger};
 use crate::limits::{BOOKIES_LOOK, LEDGERS_AT_A_TIME, POINT_STEP_BYTES, RETRY, TROUBLE_TOLD};
 use crate::names::PASSWORD;
+use crate::opening::UnreadLedgers;
 use crate::points::LedgerPoint;
 use crate::writing::SegmentWriting;
 
@@ -45,6 +46,7 @@ pub(crate) struct LedgersShared {
     pub(crate) cluster: Uuid,
     pub(crate) quorums: Quorums,
     pub(crate) cache: EntryCache,
+    pub(crate) unread: UnreadLedgers,
     /// Bookies that take entries, when it was looked the last time.
     bookies: AtomicU32,
     /// Nobody has the store any more.
@@ -73,6 +75,7 @@ impl LedgersShared {
             cluster,
             quorums,
             cache: EntryCache::default(),
+            unread: UnreadLedgers::default(),
             bookies: AtomicU32::new(BOOKIES_UNKNOWN),
             is_dropped: AtomicBool::new(false),
             unfinished: Arc::default(),
@@ -165,6 +168,8 @@ pub(crate) struct LedgerStore {
     pub(crate) shared: Arc<LedgersShared>,
     segments: Mutex<HashMap<SegmentId, Arc<HeldSegment>>>,
     newest: Mutex<HashMap<ShardId, NewestSegment>>,
+    /// The ledgers that were found of a shard when all were looked at.
+    pub(crate) listed: Mutex<HashMap<ShardId, BTreeSet<LedgerId>>>,
     /// The last place that was given.
     places: AtomicU64,
     /// Bytes of entries that are neither acknowledged nor given up.
@@ -181,6 +186,7 @@ impl LedgerStore {
             shared,
             segments: Mutex::default(),
             newest: Mutex::default(),
+            listed: Mutex::default(),
             places: AtomicU64::new(0),
             pending: Arc::default(),
             _counting: counting,
@@ -194,8 +200,14 @@ impl LedgerStore {
         self.segments.lock().insert(held.id, held);
     }
 
-    /// Has none of a shard's segments any more. The tasks of those that were ended go on to their end.
+    /// Has none of a shard's segments any more, and does not know which there are.
     pub(crate) fn forget_shard(&self, shard: &ShardId) {
+        self.listed.lock().remove(shard);
+        self.drop_segments(shard);
+    }
+
+    /// Has none of a shard's segments any more. The tasks of those that were ended go on to their end.
+    pub(crate) fn drop_segments(&self, shard: &ShardId) {
         self.newest.lock().remove(shard);
         let gone: Vec<_> =
             self.segments.lock().extract_if(|id, _| id.shard == *shard).map(|(_, held)| held).collect();
@@ -273,7 +285,7 @@ impl StoreContract for LedgerStore {
         (bookies != BOOKIES_UNKNOWN).then_some(bookies)
     }
 
-    fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn check_copies(&self, wanted: SegmentCopies) -> FromStore<'_, ()> {
         Box::pin(async move {
             let quorums = quorums_of(self.decided(wanted))?;
             let chosen = self.shared.client.choose(quorums).await;
@@ -399,20 +411,11 @@ impl StoreContract for LedgerStore {
         Ok(())
     }
 
-    fn read<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        position: Position,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+    fn read<'a>(&'a self, id: &'a SegmentId, position: Position, length: usize) -> FromStore<'a, Bytes> {
         Box::pin(self.read_bytes(id, position, length))
     }
 
-    fn locate_offset<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        offset: Offset,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    fn locate_offset<'a>(&'a self, id: &'a SegmentId, offset: Offset) -> FromStore<'a, Position> {
         Box::pin(self.position_of_offset(id, offset))
     }
 
@@ -420,11 +423,11 @@ impl StoreContract for LedgerStore {
         &'a self,
         id: &'a SegmentId,
         transaction_id: TransactionId,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    ) -> FromStore<'a, Position> {
         Box::pin(self.position_of_transaction_id(id, transaction_id))
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn flush(&self) -> FromStore<'_, ()> {
         Box::pin(async {
             self.shared.unfinished.finished().await;
             Ok(())
@@ -446,6 +449,14 @@ impl StoreContract for LedgerStore {
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
     ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
         Box::pin(async move { Ok(self.take_over_shards(shards, recorded).await) })
+    }
+
+    fn take_over_again<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        Box::pin(async move { Ok(self.take_over_shards_again(shards, recorded).await) })
     }
 
     fn forget(&self, shard: &ShardId) {

@@ -152,7 +152,7 @@ pub struct Log {
     pub(crate) inner: Arc<LogInner>,
 }
 
-pub(crate) use streams::remove_leftovers;
+pub(crate) use streams::{remove_deleted, remove_leftovers};
 
 pub(crate) struct LogInner {
     pub(crate) env: Env,

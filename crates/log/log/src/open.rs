@@ -40,7 +40,7 @@ use crate::limits::{
     CATCHING_UP_MAX, COLD_READING_MAX, IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, SINGLE_MAX,
     TIMESTAMP_AFTER_MAX_DEFAULT,
 };
-use crate::log::{ClosedShard, Damaged, Log, LogInner, Streams, remove_leftovers};
+use crate::log::{ClosedShard, Damaged, Log, LogInner, Streams, remove_deleted, remove_leftovers};
 use crate::owner::{self, OwnerDependencies};
 use crate::producer::{Claim, Producers};
 use crate::producer_ids::ProducerIds;
@@ -188,9 +188,12 @@ impl Log {
         let meta = placed::metadata(config.metadata.as_ref(), &local).await?;
 
         let keys = meta.list(PREFIX).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
-        let known = KnownLog::read(&keys)?;
         let owner_number = env.random_u64();
         let is_shared = config.metadata.as_ref().is_some_and(|shared| shared.is_shared);
+        let known = match is_shared {
+            true => KnownLog::read_what_can_be(&keys),
+            false => KnownLog::read(&keys)?,
+        };
         let owner = is_shared.then_some(owner_number);
         let (segments, found) =
             placed::segments(env, &config, (&meta, &known), (&store, found), owner, progress).await?;
@@ -259,10 +262,11 @@ impl Log {
         progress: &Progress,
     ) -> Result<(), LogOpenError> {
         let inner = &*self.inner;
-        let KnownLog { streams, shards: mut known, .. } = known;
+        let KnownLog { streams, shards: mut known, deleted, .. } = known;
         if let Some(sharing) = &inner.sharing {
-            // Nothing is this process's before it has claimed it.
-            for (shard, known) in &known {
+            // Nothing is this process's before it has claimed it. Of one without a record that was read nobody is
+            // known.
+            for (shard, known) in known.iter().filter(|(_, known)| known.version > 0) {
                 sharing.note(*shard, ShardOwner::of(&known.record));
             }
             for record in streams.into_values() {
@@ -292,6 +296,13 @@ impl Log {
         for stream in leftovers {
             if let Err(error) = remove_leftovers(&*inner.meta, stream).await {
                 tracing::warn!(%stream, %error, "metadata of a deleted stream is left for the next start");
+            }
+        }
+
+        for stream in deleted {
+            // This process is the only one: what it has found of them is removed.
+            if let Err(error) = remove_deleted(&*inner.meta, stream).await {
+                tracing::warn!(%stream, %error, "that a stream was deleted is noted until the next start");
             }
         }
 

@@ -25,14 +25,14 @@ mod claim;
 mod seen;
 mod streams;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{self, FuturesUnordered};
 use parking_lot::RwLock;
-use tailwater_env::{BoxFuture, HashMap};
-use tailwater_format::{ShardId, ShardNumber, Term};
+use tailwater_env::{BoxFuture, HashMap, Instant};
+use tailwater_format::{ShardId, ShardNumber, StreamId, Term};
 use tailwater_meta::{Event, Expect, MetaError, Op, Watch, WatchEnd};
 use tokio::sync::oneshot;
 use twox_hash::XxHash3_64;
@@ -49,6 +49,8 @@ const STREAMS: &str = "log/stream/";
 const SHARDS: &str = "log/shard/";
 /// Shards that one look gives up.
 const RELEASES_AT_A_TIME: usize = 64;
+/// How often it is looked whether somebody has removed what deleted streams have left.
+const DELETED_LOOK: Duration = Duration::from_secs(5);
 /// How long one look waits until shards are given up. It goes on with the next one.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -135,6 +137,10 @@ pub struct ShardSharing {
     leaving: BTreeMap<ShardId, ShardHandle>,
     /// How many of them the log was told of last.
     told_of: usize,
+    /// Deleted streams of which something may be left that another process is to remove.
+    deleted: BTreeSet<StreamId>,
+    /// When it was looked at last what of them metadata still has.
+    deleted_looked: Instant,
     claims: ShardClaims,
 }
 
@@ -169,6 +175,8 @@ impl ShardSharing {
             seen: MembersSeen::default(),
             leaving: BTreeMap::new(),
             told_of: 0,
+            deleted: BTreeSet::new(),
+            deleted_looked: Instant::default(),
             claims: ShardClaims::new(log),
         })
     }
@@ -275,17 +283,35 @@ impl ShardSharing {
             for (key, found) in meta.list(SHARDS).await.map_err(unavailable)? {
                 note(&log, &Event { key, value: Some(found) });
             }
+            // Of what was deleted before this process came, or while it did not follow, it does not know otherwise.
+            self.deleted.extend(log.deleted_streams().await?);
             (self.watches, self.is_behind) = (Some([streams, shards]), true);
         }
         if self.is_behind {
-            for deleted in log.follow_streams().await? {
-                // Whoever has deleted it removes what is left, too, unless it has ended before.
-                if heir(members, deleted.0.as_bytes()).is_some_and(|heir| heir.owner == log.owner_number()) {
-                    log.remove_left(deleted);
-                }
-            }
+            log.follow_streams(&mut self.deleted).await?;
             log.forget_owners();
             self.is_behind = false;
+        }
+        self.remove_deleted(members).await
+    }
+
+    /// Removes what is left of deleted streams whose heir this process is. Whoever has deleted one does it, too, unless
+    /// it has ended before. The heir may be gone before it has done it, or not know of it: so the others remember the
+    /// stream for as long as metadata say that something may be left.
+    async fn remove_deleted(&mut self, members: &[ShardMember]) -> Result<(), StreamError> {
+        if self.deleted.is_empty() {
+            return Ok(());
+        }
+        let log = self.log.clone();
+        let is_mine = |stream: &StreamId| {
+            heir(members, stream.0.as_bytes()).is_some_and(|heir| heir.owner == log.owner_number())
+        };
+        self.deleted.extract_if(.., is_mine).for_each(|stream| log.remove_left(stream));
+        let now = log.inner.env.now();
+        if !self.deleted.is_empty() && now.since(self.deleted_looked) >= DELETED_LOOK {
+            let left = log.deleted_streams().await?;
+            self.deleted.retain(|stream| left.contains(stream));
+            self.deleted_looked = now;
         }
         Ok(())
     }
@@ -334,8 +360,11 @@ impl ShardSharing {
 
     /// A shard that another process has claimed.
     async fn give_away(&mut self, shard: ShardId) -> Result<(), StreamError> {
-        let handle = self.log.take_away(shard).await?;
-        let Some(handle) = handle else { return Ok(()) };
+        let Some(handle) = self.log.take_away(shard).await? else {
+            // What was found of one that was damaged is of no use any more.
+            self.log.inner.segments.forget(&shard);
+            return Ok(());
+        };
         self.log.abandon(shard, &handle).await
     }
 

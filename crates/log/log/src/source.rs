@@ -1,20 +1,14 @@
 //! The log as the durable layer of readers in its own process.
 
 use bytes::Bytes;
-use tailwater_env::BoxFuture;
 use tailwater_format::{Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
-use tailwater_tail::{DurableSource, SourceError, SourceSegment};
+use tailwater_tail::{DurableSource, FromSource, SourceError, SourceSegment};
 
 use crate::error::ReadError;
 use crate::log::Log;
 
 impl DurableSource for Log {
-    fn read(
-        &self,
-        segment: SegmentId,
-        from: Position,
-        len: u32,
-    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+    fn read(&self, segment: SegmentId, from: Position, len: u32) -> FromSource<'_, Bytes> {
         Box::pin(async move {
             let bytes = self.read_durable(segment, from, len).await?;
             if bytes.is_empty() {
@@ -24,19 +18,11 @@ impl DurableSource for Log {
         })
     }
 
-    fn tails<'a>(
-        &'a self,
-        stream: StreamId,
-        shards: &'a [ShardNumber],
-    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
+    fn tails<'a>(&'a self, stream: StreamId, shards: &'a [ShardNumber]) -> FromSource<'a, Vec<Option<Tail>>> {
         Box::pin(async move { Ok(self.tails(stream, shards)?.into_iter().map(Some).collect()) })
     }
 
-    fn segments(
-        &self,
-        shard: ShardId,
-        from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
+    fn segments(&self, shard: ShardId, from: SegmentNumber) -> FromSource<'_, Vec<SourceSegment>> {
         Box::pin(async move {
             let segments = self.segments(shard, from)?.into_iter().map(|segment| SourceSegment {
                 number: segment.number,

@@ -12,6 +12,8 @@
 //! log/metadata                                    in a data directory: whose metadata, elsewhere, it was begun with
 //! log/cold                                        ColdPlaceRecord; absent before there was cold storage
 //! log/cold-gone/<stream uuid>                     empty: the stream is deleted, and its cold copies are to be removed
+//! log/deleted/<stream uuid>                       empty: a stream of several processes is deleted, and something of it
+//!                                                 may be left
 //! ```
 //!
 //! Values are protobuf messages, so later versions can add fields. What holds:
@@ -45,6 +47,9 @@ pub const COLD_PLACE_KEY: &str = "log/cold";
 /// Prefix of the keys of deleted streams whose cold copies are to be removed.
 pub const COLD_GONE_PREFIX: &str = "log/cold-gone/";
 
+/// Prefix of the keys of deleted streams of several processes, of which something may be left.
+pub const DELETED_PREFIX: &str = "log/deleted/";
+
 /// Kinds of what is stored: the part of a key behind [`PREFIX`].
 const STREAM: &str = "stream";
 const NAME: &str = "name";
@@ -53,6 +58,7 @@ const SEGMENT: &str = "segment";
 const PRODUCERS: &str = "producers";
 const TRUNCATED: &str = "truncated";
 const COLD_GONE: &str = "cold-gone";
+const DELETED: &str = "deleted";
 
 /// The transaction id before the first record of a shard.
 pub const TRANSACTION_ID_NONE: TransactionId = TransactionId(-1);
@@ -85,6 +91,11 @@ pub fn truncated_key(shard: ShardId, number: SegmentNumber) -> String {
 /// The key of a deleted stream whose cold copies are to be removed.
 pub fn cold_gone_key(stream: StreamId) -> String {
     format!("{COLD_GONE_PREFIX}{stream}")
+}
+
+/// The key of a deleted stream of several processes, of which something may be left.
+pub fn deleted_key(stream: StreamId) -> String {
+    format!("{DELETED_PREFIX}{stream}")
 }
 
 /// The key of a shard's producers.
@@ -125,6 +136,8 @@ pub enum Key {
     ColdPlace,
     /// A deleted stream whose cold copies are to be removed.
     ColdGone(StreamId),
+    /// A deleted stream of several processes, of which something may be left.
+    Deleted(StreamId),
 }
 
 impl Key {
@@ -152,6 +165,7 @@ impl Key {
             (STREAM, []) => Some(Self::Stream(stream)),
             (SHARD, [number]) => Some(Self::Shard(shard(number)?)),
             (COLD_GONE, []) => Some(Self::ColdGone(stream)),
+            (DELETED, []) => Some(Self::Deleted(stream)),
             (PRODUCERS, [number]) => Some(Self::Producers(shard(number)?)),
             (TRUNCATED, [number, segment]) => {
                 Some(Self::Truncated(shard(number)?, SegmentNumber(segment.parse().ok()?)))
@@ -588,7 +602,7 @@ impl SegmentRecord {
 
     /// The record that is stored under `key`.
     pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
-        decode(key, value).map(|stored| Self::of(&stored))
+        Self::of(key, &decode(key, value)?)
     }
 
     fn stored(&self) -> stored::Segment {
@@ -609,12 +623,17 @@ impl SegmentRecord {
         }
     }
 
-    fn of(stored: &stored::Segment) -> Self {
-        Self {
+    fn of(key: &str, stored: &stored::Segment) -> Result<Self, StreamRecordError> {
+        let (base_offset, next_offset) = (Offset(stored.base_offset), Offset(stored.next_offset));
+        if next_offset < base_offset {
+            let why = format!("it begins at offset {base_offset} and ends before it, at {next_offset}");
+            return Err(StreamRecordError { key: key.to_owned(), why });
+        }
+        Ok(Self {
             number: SegmentNumber(stored.number),
             term: Term(stored.term),
-            base_offset: Offset(stored.base_offset),
-            next_offset: Offset(stored.next_offset),
+            base_offset,
+            next_offset,
             length: Position(stored.length),
             first_transaction_id: TransactionId(stored.first_transaction_id),
             last_transaction_id: TransactionId(stored.last_transaction_id),
@@ -625,7 +644,7 @@ impl SegmentRecord {
                 is_released: stored.cold_released,
                 restored_ms: stored.cold_restored_ms,
             }),
-        }
+        })
     }
 }
 
@@ -639,7 +658,7 @@ impl TruncatedRecord {
     /// The record that is stored under `key`.
     pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
         let stored: stored::Segment = decode(key, value)?;
-        let segment = SegmentRecord::of(&stored);
+        let segment = SegmentRecord::of(key, &stored)?;
         match stored.truncated_ms.filter(|_| segment.cold.is_some()) {
             Some(truncated_ms) => Ok(Self { segment, truncated_ms }),
             None => Err(StreamRecordError {
@@ -814,5 +833,7 @@ mod tests {
         let error = StreamRecord::decode("log/stream/x", b"\xff\xff\xff").unwrap_err();
         assert_eq!(error.key, "log/stream/x");
         assert!(StreamRecord::decode("k", b"").is_err(), "no id");
+        let backwards = stored::Segment { base_offset: 3, next_offset: 2, ..stored::Segment::default() };
+        assert_eq!(SegmentRecord::decode("k", &backwards.encode_to_vec()).unwrap_err().key, "k");
     }
 }

@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{batch, config, create, in_world, shard, until, until_some};
-use tailwater_cache::{Backend, BackendConfig, BackendPlace, Backends, Cell, CellConfig, Connector, Mode};
-use tailwater_env::{BoxFuture, Env};
+use tailwater_cache::{
+    Backend, BackendConfig, BackendPlace, Backends, Cell, CellConfig, Connecting, Connector, Mode,
+};
+use tailwater_env::Env;
 use tailwater_format::{Codec, Offset, Position, SegmentId, ShardId, ShardNumber, StreamId};
 use tailwater_log::{LocateRead, Log, LogConfig, StreamConfig};
-use tailwater_rma::{Backing, Connection, LocalDoorbell};
+use tailwater_rma::{Backing, LocalDoorbell};
 use tailwater_tail::testing::{DecoratedSource, SourceHooks};
-use tailwater_tail::{Cells, Cursor, DurableSource, Place, ReaderConfig, SourceError, TailReader};
+use tailwater_tail::{Cells, Cursor, DurableSource, FromSource, Place, ReaderConfig, TailReader};
 
 /// Whoever waits for as long as this waits for ever.
 const NEVER: Duration = Duration::from_secs(3_000);
@@ -28,7 +30,7 @@ struct OneBackend {
 }
 
 impl Connector for OneBackend {
-    fn connect<'a>(&'a self, _: &'a BackendPlace) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, _: &'a BackendPlace) -> Connecting<'a> {
         let service = Arc::clone(&self.backend);
         let connection = tailwater_rma::local::connect(service, self.doorbell.clone(), &self.env);
         Box::pin(std::future::ready(Ok(connection)))
@@ -77,7 +79,7 @@ impl SourceHooks for CountedReads {
         segment: SegmentId,
         from: Position,
         len: u32,
-    ) -> BoxFuture<'a, Result<Bytes, SourceError>> {
+    ) -> FromSource<'a, Bytes> {
         Box::pin(async move {
             let bytes = inner.read(segment, from, len).await?;
             self.0.fetch_add(bytes.len() as u64, Ordering::SeqCst);

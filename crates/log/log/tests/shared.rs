@@ -58,6 +58,23 @@ fn each_shard_has_one_owner_and_goes_on_at_another_one_when_its_owner_is_gone() 
 }
 
 #[test]
+fn what_an_owner_may_be_about_to_renew_the_first_look_of_another_process_leaves_alone() {
+    in_world(|world| async move {
+        let mut a = world.start("a").await;
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a], all_owned).await;
+        // It does not see the owner, which may be on its way to another session.
+        let mut b = world.start("b").await;
+        let alone = [b.member.clone()];
+        b.sharing.seen().look(world.env.now(), &alone);
+        assert_eq!(b.sharing.look(&alone).await, Ok(0), "nothing is claimed");
+        a.append(stream, 0, values(&["one"])).await.expect("it is still the owner");
+        world.look_until(&mut [&mut b], all_owned).await;
+        assert_eq!(values_of(&b.log, shard(stream, 0)).await, ["one"]);
+    });
+}
+
+#[test]
 fn of_two_that_take_themselves_for_the_owner_one_makes_progress_and_the_other_one_can_own_again() {
     in_world(|world| async move {
         let (mut a, mut b, stream) = two(&world).await;
@@ -274,6 +291,131 @@ fn a_shard_that_can_not_be_opened_at_one_process_is_open_at_the_next_one_that_ca
         b.append(stream, number, values(&["two"])).await.expect("durable");
         assert_eq!(values_of(&b.log, shard(stream, number)).await, ["one", "two"]);
         assert_eq!(a.log.shards_damaged(), 0);
+    });
+}
+
+#[test]
+fn of_a_shard_that_stays_damaged_what_was_found_is_looked_at_again_and_all_that_there_is_is_not() {
+    common::in_world(|env| async move {
+        let (env, ahead) = common::ahead(&env);
+        let world = World::new(&env).await;
+        let mut a = world.start("a").await;
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a], all_owned).await;
+        a.append(stream, 0, values(&["one"])).await.expect("durable");
+        drop(a);
+        world.store.0.lock().damaged.insert(shard(stream, 0));
+        let mut a = world.start("a").await;
+        world.look_until(&mut [&mut a], |there| there[0].log.shards_damaged() == 1).await;
+        let lists = world.store.0.lock().lists;
+        for looks in 1..4 {
+            ahead.fetch_add(600_000, std::sync::atomic::Ordering::SeqCst);
+            world.look_until(&mut [&mut a], |_| world.store.0.lock().looks_again == looks).await;
+        }
+        assert_eq!(world.store.0.lock().lists, lists, "the others' segments are not read each time");
+        world.store.0.lock().damaged.clear();
+        ahead.fetch_add(600_000, std::sync::atomic::Ordering::SeqCst);
+        world.look_until(&mut [&mut a], |there| there[0].log.shards_damaged() == 0).await;
+        a.append(stream, 0, values(&["two"])).await.expect("durable");
+        assert_eq!(values_of(&a.log, shard(stream, 0)).await, ["one", "two"]);
+    });
+}
+
+/// Puts what nobody can read where a key is, whose value is answered.
+async fn spoil(meta: &Arc<dyn Meta>, key: &str) -> Bytes {
+    let found = meta.get(key).await.expect("available").expect("it is there").value;
+    let value = Bytes::from_static(b"\xff of a later version");
+    let put = Op::Put { key: key.to_owned(), value, expect: Expect::Present };
+    meta.commit(vec![put]).await.expect("put");
+    found
+}
+
+#[test]
+fn a_shard_whose_list_of_segments_can_not_be_read_is_refused_for_that_and_the_others_are_opened() {
+    common::in_world(|env| async move {
+        let (env, ahead) = common::ahead(&env);
+        let world = World::new(&env).await;
+        let meta = world.meta.meta();
+        let mut a = world.start("a").await;
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a], all_owned).await;
+        a.append(stream, 0, values(&["one"])).await.expect("durable");
+        // Given up, its segment is completed and recorded.
+        let mut b = world.start("b").await;
+        a.member.takes = false;
+        world
+            .look_until(&mut [&mut a, &mut b], |there| {
+                there[1].log.shards_owned() == SHARDS as usize && there[0].log.shards_owned() == 0
+            })
+            .await;
+        drop((a, b));
+        let key = meta.list("log/segment/").await.expect("listed").remove(0).0;
+        let before = spoil(meta, &key).await;
+
+        let mut c = world.start("c").await;
+        world
+            .look_until(&mut [&mut c], |there| {
+                there[0].log.shards_damaged() == 1 && there[0].log.shards_owned() == SHARDS as usize - 1
+            })
+            .await;
+        let refused = c.append(stream, 0, values(&["no"])).await.expect_err("it is damaged").to_string();
+        assert!(refused.contains(&key) && refused.contains("upgrade"), "{refused}");
+        c.append(stream, 1, values(&["other"])).await.expect("durable");
+        let put = Op::Put { key, value: before, expect: Expect::Present };
+        meta.commit(vec![put]).await.expect("put");
+        ahead.fetch_add(30_000, std::sync::atomic::Ordering::SeqCst);
+        world.look_until(&mut [&mut c], |there| there[0].log.shards_damaged() == 0).await;
+        c.append(stream, 0, values(&["two"])).await.expect("durable");
+        assert_eq!(values_of(&c.log, shard(stream, 0)).await, ["one", "two"]);
+    });
+}
+
+#[test]
+fn a_process_starts_beside_a_stream_and_a_shard_whose_records_can_not_be_read() {
+    in_world(|world| async move {
+        let meta = world.meta.meta();
+        let mut a = world.start("a").await;
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a], all_owned).await;
+        a.append(stream, 1, values(&["one"])).await.expect("durable");
+        let other = a.log.create_stream("other", StreamConfig::default()).await.expect("created").id;
+        drop(a);
+        let key = meta.list("log/shard/").await.expect("listed").remove(0).0;
+        spoil(meta, &key).await;
+        spoil(meta, &format!("log/stream/{other}")).await;
+
+        let mut b = world.start("b").await;
+        world.look_until(&mut [&mut b], |there| there[0].log.shards_owned() == SHARDS as usize - 1).await;
+        assert!(!b.owns(stream, 0), "whose it is nobody knows");
+        b.append(stream, 1, values(&["two"])).await.expect("durable");
+        assert_eq!(values_of(&b.log, shard(stream, 1)).await, ["one", "two"]);
+        let taken = b.log.create_stream("other", StreamConfig::default()).await;
+        assert_eq!(taken.err(), Some(StreamError::Exists("other".to_owned())), "it is there all the same");
+    });
+}
+
+#[test]
+fn what_a_deleted_stream_has_left_goes_also_where_all_who_knew_the_stream_are_gone() {
+    in_world(|world| async move {
+        let cut_off = FailingMeta::new(world.meta.meta());
+        let mut a = world.start_on("a", Arc::clone(&cut_off) as Arc<dyn Meta>).await;
+        let mut b = world.start("b").await;
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
+        b.append(stream, number, values(&["one"])).await.expect("durable");
+        drop(b);
+        // The one that deletes it is cut off behind that.
+        cut_off.take(1);
+        a.log.delete_stream("s").await.expect("deleted");
+        drop(a);
+        assert!(!world.store.0.lock().segments.is_empty());
+        let mut c = world.start("c").await;
+        world.look_until(&mut [&mut c], |_| world.store.0.lock().segments.is_empty()).await;
+        let meta = world.meta.meta();
+        while !meta.list("log/deleted/").await.expect("listed").is_empty() {
+            world.env.sleep(Duration::from_millis(5)).await;
+        }
     });
 }
 

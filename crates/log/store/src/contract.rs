@@ -61,6 +61,9 @@ pub struct ReplicatedStats {
 /// the store knew of the shard before it forgets. Waits for what it needs, however long that takes.
 pub type ShardTakeOver<'a> = BoxFuture<'a, Vec<RecoveredSegment>>;
 
+/// An answer of a store of segments.
+pub type FromStore<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
 /// A store of segments; see the module.
 pub trait StoreContract: Send + Sync {
     /// The journal that every entry is durable by, if there is one. Places are its positions then.
@@ -78,7 +81,7 @@ pub trait StoreContract: Send + Sync {
     ///
     /// # Errors
     /// `Copies`, with what can be had; `Replicas` if that is not known at the moment.
-    fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>>;
+    fn check_copies(&self, wanted: SegmentCopies) -> FromStore<'_, ()>;
 
     /// Begins a segment, and fences all lower terms of the shard. `watch` is told of it where there is no
     /// [`StoreContract::journal`]. It keeps the copies that it begins with; a store that has one copy of everything has
@@ -138,22 +141,13 @@ pub trait StoreContract: Send + Sync {
     ///
     /// # Errors
     /// `Unknown`, `BeyondDurable`; `Busy`, `Read`.
-    fn read<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        position: Position,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
+    fn read<'a>(&'a self, id: &'a SegmentId, position: Position, length: usize) -> FromStore<'a, Bytes>;
 
     /// Where the entry that holds `offset` begins, or an entry a little before it.
     ///
     /// # Errors
     /// `Unknown`; `Busy`, `Read`.
-    fn locate_offset<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        offset: Offset,
-    ) -> BoxFuture<'a, Result<Position, StoreError>>;
+    fn locate_offset<'a>(&'a self, id: &'a SegmentId, offset: Offset) -> FromStore<'a, Position>;
 
     /// Where an entry begins that is at or a little before the first one whose running transaction id reaches
     /// `transaction_id`.
@@ -164,13 +158,13 @@ pub trait StoreContract: Send + Sync {
         &'a self,
         id: &'a SegmentId,
         transaction_id: TransactionId,
-    ) -> BoxFuture<'a, Result<Position, StoreError>>;
+    ) -> FromStore<'a, Position>;
 
     /// Completes when a restart has nothing to bring in order of what was sealed and deleted before.
     ///
     /// # Errors
     /// Why that can't be had at the moment. Trying goes on by itself.
-    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+    fn flush(&self) -> FromStore<'_, ()>;
 
     /// Whether it takes entries, and if not, why.
     ///
@@ -192,6 +186,20 @@ pub trait StoreContract: Send + Sync {
     ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
         let why = format!("{} shards are not taken over: the store is one process's", shards.len());
         Box::pin(std::future::ready(Err(why)))
+    }
+
+    /// Takes over again what was not opened since this store has looked for it the last time, because something of it
+    /// can't be read: looks at what it has found then, and at nothing else. Only where nobody else had the right to
+    /// these shards since. What the store has forgotten it looks for.
+    ///
+    /// # Errors
+    /// What no waiting changes, in words.
+    fn take_over_again<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        self.take_over(shards, recorded)
     }
 
     /// Forgets all segments of a shard, which another process may write from here on, and touches none of them. What
@@ -283,7 +291,7 @@ impl StoreContract for SegmentStore {
         DecidedCopies::ONE
     }
 
-    fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn check_copies(&self, wanted: SegmentCopies) -> FromStore<'_, ()> {
         let is_one = DecidedCopies::ONE.unless(wanted) == DecidedCopies::ONE;
         let why = "segments are on this node's disk, which has one copy of each";
         let checked = if is_one { Ok(()) } else { Err(StoreError::Copies(why.to_owned())) };
@@ -316,20 +324,11 @@ impl StoreContract for SegmentStore {
         self.delete(id).map(drop)
     }
 
-    fn read<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        position: Position,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+    fn read<'a>(&'a self, id: &'a SegmentId, position: Position, length: usize) -> FromStore<'a, Bytes> {
         Box::pin(self.read(id, position, length))
     }
 
-    fn locate_offset<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        offset: Offset,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    fn locate_offset<'a>(&'a self, id: &'a SegmentId, offset: Offset) -> FromStore<'a, Position> {
         Box::pin(self.locate_offset(id, offset))
     }
 
@@ -337,11 +336,11 @@ impl StoreContract for SegmentStore {
         &'a self,
         id: &'a SegmentId,
         transaction_id: TransactionId,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    ) -> FromStore<'a, Position> {
         Box::pin(self.locate_transaction_id(id, transaction_id))
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn flush(&self) -> FromStore<'_, ()> {
         Box::pin(self.flush())
     }
 

@@ -59,8 +59,8 @@ mod store;
 mod syncer;
 
 pub use contract::{
-    EntryPlace, OpenSegments, OpenedSegments, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract,
-    WriteRight, WriteRightFault,
+    EntryPlace, FromStore, OpenSegments, OpenedSegments, ReplicatedStats, SegmentWatch, ShardTakeOver,
+    StoreContract, WriteRight, WriteRightFault,
 };
 pub use copies::{DecidedCopies, SegmentCopies};
 pub use error::{OpenError, StoreError};

@@ -29,7 +29,7 @@ pub use cursor::{Cursor, Entries, Waiter};
 pub use error::SourceError;
 pub use feed::{FeedReadError, Place};
 pub use reader::{ReaderConfig, ReaderConfigError, ReaderStats, TailReader};
-pub use source::{DurableSource, SourceSegment};
+pub use source::{DurableSource, FromSource, SourceSegment};
 pub use writer::{Cells, TailWriter, WriterConfig, WriterStats};
 
 /// The key of a page's lock in the metadata cell.

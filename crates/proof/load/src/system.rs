@@ -263,7 +263,7 @@ pub struct System {
 
 enum Server {
     Node(Node),
-    Broker(Broker),
+    Broker(MeasuredBroker),
 }
 
 struct Node {
@@ -277,13 +277,13 @@ struct Node {
 }
 
 /// Dropping it deletes the topic.
-struct Broker {
+struct MeasuredBroker {
     address: String,
     pid: Option<u32>,
     topic: String,
 }
 
-impl Drop for Broker {
+impl Drop for MeasuredBroker {
     fn drop(&mut self) {
         if let Err(error) = kafka::admin::delete_topic(&self.address, &self.topic) {
             eprintln!("topic {} is left behind: {error:#}", self.topic);
@@ -301,7 +301,7 @@ impl System {
     pub fn connect(args: &SystemArgs, address: &str, pid: Option<u32>) -> anyhow::Result<Self> {
         let workspace = args.workspace.create()?;
         let topic = format!("bench-{:x}", monotonic_ns());
-        let server = Server::Broker(Broker { address: address.to_owned(), pid, topic });
+        let server = Server::Broker(MeasuredBroker { address: address.to_owned(), pid, topic });
         Ok(Self { server, data_cell: Vec::new(), metadata_cell: Vec::new(), workspace })
     }
 

@@ -19,8 +19,8 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_rma::{
-    CallError, Capabilities, Connection, ConnectionLost, LocalDoorbell, OpError, ReadOp, RegionInfo, ScarOp,
-    ScarReply, Service,
+    CallDone, Capabilities, Connection, ConnectionLost, LocalDoorbell, ReadOp, ReadResults, RegionInfo,
+    ScarOp, ScarResults, Service, assert_fills,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -332,11 +332,7 @@ impl SimConnection {
     }
 
     /// Reads piece by piece, in any order, with time in between.
-    async fn read_spliced(
-        &self,
-        ops: &[ReadOp],
-        out: &mut [u8],
-    ) -> Result<Vec<Result<(), OpError>>, ConnectionLost> {
+    async fn read_spliced(&self, ops: &[ReadOp], out: &mut [u8]) -> ReadResults {
         let mut results = vec![Ok(()); ops.len()];
         let mut starts = Vec::with_capacity(ops.len());
         let mut at = 0;
@@ -399,20 +395,12 @@ impl Connection for SimConnection {
         self.inner.regions()
     }
 
-    fn read<'a>(
-        &'a self,
-        ops: &'a [ReadOp],
-        out: &'a mut [u8],
-    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
-        let total: u64 = ops.iter().map(|op| u64::from(op.len)).sum();
-        assert_eq!(out.len() as u64, total, "the buffer is as long as all operations together");
+    fn read<'a>(&'a self, ops: &'a [ReadOp], out: &'a mut [u8]) -> BoxFuture<'a, ReadResults> {
+        assert_fills(ops, out);
         Box::pin(self.exchange(self.read_spliced(ops, out)))
     }
 
-    fn scar<'a>(
-        &'a self,
-        ops: &'a [ScarOp],
-    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
+    fn scar<'a>(&'a self, ops: &'a [ScarOp]) -> BoxFuture<'a, ScarResults> {
         Box::pin(self.exchange(self.inner.scar(ops)))
     }
 
@@ -420,7 +408,7 @@ impl Connection for SimConnection {
         Box::pin(self.exchange(self.inner.watch(last_seen, deadline)))
     }
 
-    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
+    fn call(&self, method: u16, payload: Bytes) -> CallDone<'_> {
         Box::pin(async move {
             let answer = self.exchange(async {
                 let (send, receive) = oneshot::channel();

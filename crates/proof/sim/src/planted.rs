@@ -217,6 +217,14 @@ pub enum Plant {
     SurplusCopied,
     /// Who has received a message takes whoever else has for somebody who was there before.
     OthersSeenFirst,
+    /// A node that takes a shard over reads its ledgers to their ends, and does not fence them.
+    TakenOverUnfenced,
+    /// A node has entries of a new segment acknowledged without asking whether the shard is still its own.
+    RightNotConfirmed,
+    /// A ledger that is recovered ends where one bookie has nothing more.
+    EndOfOneBookie,
+    /// Whatever is committed about a shard is so whoever owns the shard by then.
+    ShardRecordUnchecked,
 }
 
 impl Plant {

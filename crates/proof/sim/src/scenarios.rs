@@ -4,6 +4,7 @@
 //! (see [`crate::planted`]); without one it has to hold for every seed, and with one that it knows it has to fail
 //! for some.
 
+mod breaking;
 pub mod broadcast;
 pub mod broadcast_disk;
 pub mod cache;
@@ -16,8 +17,10 @@ mod faults;
 pub mod journal;
 pub mod lengths;
 mod lives;
+pub mod loads;
 pub mod log;
 pub mod meta;
+pub mod nodes;
 mod outcome;
 pub mod queue;
 pub mod queue_cassandra;
@@ -178,6 +181,11 @@ pub const ALL: &[Scenario] = &[
         run: refill::run_resize,
     },
     Scenario {
+        name: "loads",
+        about: "a cell that is loaded as a whole, again and again, while its backends die, come, leave and are restarted",
+        run: loads::run,
+    },
+    Scenario {
         name: "updates",
         about: "clients that change the same keys of a cell by what these hold, and values that expire, in a bad network",
         run: updates::run,
@@ -201,6 +209,11 @@ pub const ALL: &[Scenario] = &[
         name: "trees",
         about: "a stream copied between 3 to 12 clusters that crash, over links that fail, by plans that change",
         run: trees::run,
+    },
+    Scenario {
+        name: "nodes",
+        about: "three active nodes on one metadata and shared bookies: they crash, stand still, are cut off and drained; shards move",
+        run: nodes::run,
     },
     Scenario {
         name: "lengths",

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::Env;
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId};
 use tailwater_sim::World;
 use tailwater_tail::limits::CATCH_UP_STEP_BYTES;
 use tailwater_tail::testing::{DecoratedSource, MemoryLog, SourceHooks};
-use tailwater_tail::{Cursor, DurableSource, Place, ReaderConfig, SourceError, TailReader, Waiter};
+use tailwater_tail::{Cursor, DurableSource, FromSource, Place, ReaderConfig, TailReader, Waiter};
 
 const CHUNK_BYTES: u32 = 4 << 10;
 const VALUE: [u8; 16 << 10] = [7; 16 << 10];
@@ -37,7 +37,7 @@ impl SourceHooks for Counting {
         segment: SegmentId,
         from: Position,
         len: u32,
-    ) -> BoxFuture<'a, Result<Bytes, SourceError>> {
+    ) -> FromSource<'a, Bytes> {
         Box::pin(async move {
             let bytes = inner.read(segment, from, len).await?;
             *self.read.lock().entry(segment.shard).or_default() += bytes.len() as u64;

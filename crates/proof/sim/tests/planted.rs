@@ -32,6 +32,14 @@ macro_rules! are_caught {
 }
 
 are_caught! {
+    a_shard_that_is_taken_over_without_a_fence_is_caught:
+        TakenOverUnfenced in "nodes", ["but it was", "already", "not all is well", "acknowledged in term"];
+    a_segment_that_is_begun_without_the_right_to_is_caught:
+        RightNotConfirmed in "nodes", ["but it was", "already", "not all is well", "acknowledged in term"];
+    a_ledger_that_ends_where_one_bookie_s_entries_end_is_caught:
+        EndOfOneBookie in "nodes", ["but it was", "already", "not all is well"];
+    commits_about_a_shard_that_do_not_say_whose_it_is_are_caught:
+        ShardRecordUnchecked in "nodes", ["a segment goes on where the last one ended", "but it was", "already", "acknowledged in term"];
     a_cluster_that_keeps_an_older_plan_is_caught: OlderPlanKept in "trees", ["not all is well"];
     an_entry_that_is_copied_to_another_place_is_caught: CopiedElsewhere in "trees", ["but it was", "out of the order"];
     a_copy_that_goes_on_behind_a_gap_without_telling_is_caught:
@@ -84,6 +92,8 @@ are_caught! {
         CopiedTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
     backends_that_are_restarted_one_after_another_too_early_are_caught:
         RolledTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
+    a_backend_of_a_loaded_cell_that_does_not_say_that_it_is_not_refilled_is_caught:
+        UnfilledNotSaid in "loads", ["is missing"];
     an_update_that_nobody_promised_is_caught:
         UpdateWithoutPromise in "updates", ["was changed twice", "acknowledged and"];
     a_value_that_a_clock_far_behind_keeps_from_expiring_is_caught:

@@ -154,12 +154,16 @@ hold! {
     cache / 1;
     cell / 1;
     refill / 1;
-    resize / 2;
+    // A second of a core and more, each.
+    resize / 4;
+    loads / 20;
     updates / 1;
     duel / 1;
     cluster_interval / 1;
     // Up to twelve logs each.
     trees / 10;
+    // Three logs each.
+    nodes / 20;
     // Minutes of virtual time, and a second of a core, each.
     lengths / 10;
     cluster / 1;

@@ -42,11 +42,13 @@ pub(crate) struct Checkpointer {
     /// Rung by owners that have journalled enough.
     pub(crate) due: Arc<Notify>,
     pub(crate) gate: Gate,
+    /// What the last checkpoint since the start covers. Goes forward only.
+    pub(crate) covered: JournalPosition,
 }
 
 impl Checkpointer {
     /// Takes checkpoints for as long as it is not dropped; on a thread of its own, as it blocks on the disk.
-    pub(crate) async fn run(self, mut asked: mpsc::Receiver<oneshot::Sender<()>>) {
+    pub(crate) async fn run(mut self, mut asked: mpsc::Receiver<oneshot::Sender<()>>) {
         let mut may_sweep = true;
         loop {
             // Between two steps of sweeping, what is due comes first.
@@ -85,7 +87,7 @@ impl Checkpointer {
     }
 
     /// One checkpoint; false if the owners are gone.
-    async fn checkpoint(&self) -> bool {
+    async fn checkpoint(&mut self) -> bool {
         let mut checkpoint = Checkpoint {
             covered: JournalPosition(u64::MAX),
             next_number: Number::default(),
@@ -103,6 +105,9 @@ impl Checkpointer {
             checkpoint.next_queue = checkpoint.next_queue.max(delta.next_queue);
             checkpoint.shelves.push(delta.shelf);
         }
+        let (before, covered) = (self.covered, checkpoint.covered);
+        assert!(before <= covered, "checkpoints go forward only: from {before} to {covered}");
+        self.covered = covered;
         loop {
             let entered = enter(&self.gate).await;
             let committed = self.tree.commit(&checkpoint);

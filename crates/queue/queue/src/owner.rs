@@ -155,6 +155,8 @@ impl Owner {
             match self.floor.journal.append(TAG, &[&round.bytes], append) {
                 Ok(end) => {
                     if self.core.appended() {
+                        let before = self.rounds.back();
+                        assert!(before.is_none_or(|before| *before < end), "{end} is not behind {before:?}");
                         self.rounds.push_back(end);
                     }
                     self.bytes_since_checkpoint += bytes;

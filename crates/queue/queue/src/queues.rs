@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use tailwater_env::{Env, Task};
-use tailwater_journal::Journal;
+use tailwater_journal::{Journal, JournalPosition};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::checkpoint::Checkpointer;
@@ -114,6 +114,7 @@ impl Queues {
             owners: owners.clone(),
             due: checkpoint_due,
             gate: gate.clone(),
+            covered: JournalPosition::default(),
         };
         tasks.push(env.spawn_dedicated("queue-checkpoint", checkpointer.run(asked)));
         let (reads, queue) = mpsc::channel(READS_MAX);

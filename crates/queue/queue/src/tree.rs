@@ -41,7 +41,7 @@ use crate::limits::{SWEEP_KEYS, TREE_CACHE_BYTES};
 use crate::queue::ChangesState;
 use crate::settings::{MoveTask, QueueRecord};
 use crate::shelf::{Shelf, ShelfDelta, ShelfDropped};
-use backend::Backend;
+use backend::TreeFile;
 
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const SECRET: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("secret");
@@ -422,7 +422,7 @@ fn open_database(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Databas
     }
     let mut builder = Database::builder();
     builder.set_cache_size(TREE_CACHE_BYTES);
-    Ok(builder.create_with_backend(Backend(file))?)
+    Ok(builder.create_with_backend(TreeFile(file))?)
 }
 
 /// Makes a tree with all its tables. It has its name when all of it is durable.

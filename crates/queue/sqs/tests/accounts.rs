@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tailwater_access::SecretText;
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
+use tailwater_journal::Journal;
 use tailwater_meta::testing::FailingMeta;
-use tailwater_meta::{Expect, Meta, MetaConfig, Op, Recovery};
+use tailwater_meta::{Expect, Meta, Op};
 use tailwater_sqs::limits::ACCOUNT_KEYS_MAX;
 use tailwater_sqs::{AccountBounds, AccountConfig, AccountError, Accounts, KeyConfig, SqsConfig};
 
@@ -17,15 +17,7 @@ const OTHER: &str = "444455556666";
 
 /// The metadata, as a node that starts finds it.
 fn meta(dir: &tempfile::TempDir) -> (Journal, Arc<dyn Meta>) {
-    let env = Env::real();
-    let mut recovery = Recovery::begin(&env, &dir.path().join("meta")).expect("readable");
-    let mut replay = |tag, position, bytes: &[u8]| match tag {
-        tailwater_meta::TAG => recovery.replay(position, bytes),
-        _ => Ok(()),
-    };
-    let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
-    let journal = Journal::open(&env, &dir.path().join("journal"), config, &mut replay).expect("readable");
-    (journal.clone(), Arc::new(recovery.finish(&env, journal, MetaConfig::default())))
+    tailwater_meta::testing::open(&Env::real(), dir.path())
 }
 
 async fn open(config: &SqsConfig, meta: &Arc<dyn Meta>) -> Arc<Accounts> {

@@ -12,10 +12,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_cache::{
-    BackendPlace, Backends, Cell, CellConfig, Configuration, Connector, LookupWay, Mode, instance_of,
+    BackendPlace, Backends, Cell, CellConfig, Configuration, Connecting, Connector, LookupWay, Mode,
+    instance_of,
 };
 use tailwater_env::Env;
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode, Hello, Method, NodeInfo};
@@ -130,10 +130,7 @@ impl CellsTold {
 }
 
 impl Connector for CellsTold {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         Box::pin(async move {
             let was_tried = !self.tried.lock().insert(backend.number);
             let told = |told: &Self| told.places.lock().get(&backend.number).cloned();

@@ -4,12 +4,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tailwater_env::BoxFuture;
 use tailwater_format::call::{
     self, CallErrorCode, Method, ReadDurable, SegmentRef, encode_call, stream_to_wire,
 };
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
-use tailwater_tail::{DurableSource, SourceError, SourceSegment};
+use tailwater_tail::{DurableSource, FromSource, SourceError, SourceSegment};
 
 use crate::Error;
 use crate::connection::Node;
@@ -51,12 +50,7 @@ impl NodeSource {
 }
 
 impl DurableSource for NodeSource {
-    fn read(
-        &self,
-        segment: SegmentId,
-        from: Position,
-        len: u32,
-    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+    fn read(&self, segment: SegmentId, from: Position, len: u32) -> FromSource<'_, Bytes> {
         Box::pin(async move {
             let request = ReadDurable { segment: Some(SegmentRef::from(segment)), position: from.0, len };
             match self.node.call_bytes(Method::ReadDurable, vec![encode_call(&request)]).await {
@@ -76,11 +70,7 @@ impl DurableSource for NodeSource {
         })
     }
 
-    fn tails<'a>(
-        &'a self,
-        stream: StreamId,
-        shards: &'a [ShardNumber],
-    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
+    fn tails<'a>(&'a self, stream: StreamId, shards: &'a [ShardNumber]) -> FromSource<'a, Vec<Option<Tail>>> {
         Box::pin(async move {
             let request = call::Tails {
                 stream: stream_to_wire(stream),
@@ -102,11 +92,7 @@ impl DurableSource for NodeSource {
         })
     }
 
-    fn segments(
-        &self,
-        shard: ShardId,
-        from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
+    fn segments(&self, shard: ShardId, from: SegmentNumber) -> FromSource<'_, Vec<SourceSegment>> {
         Box::pin(async move { Ok(self.list(shard, from).await?.0) })
     }
 }

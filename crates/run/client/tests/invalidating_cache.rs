@@ -1,5 +1,7 @@
 //! A cache that is kept up to date by a broadcast stream, with a real proxy.
 
+#[path = "../../../broadcast/broadcast-server/tests/common/mod.rs"]
+mod common;
 #[path = "../../../broadcast/broadcast-server/tests/common/cut.rs"]
 mod cut;
 
@@ -8,26 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_broadcast::message::{Advertised, Chain, FROM_NOW, Member, Message, Role};
-use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::{Batch, Position, Writer, frame};
-use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server, fresh_id};
+use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server};
 use tailwater_client::broadcast::{
     Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, RegionOptions, Sharing,
     Stream,
 };
 use tailwater_env::{Env, Task};
-use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{Meta, MetaConfig, Recovery};
+use tailwater_meta::Meta;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use cut::forward;
 
 fn metadata(env: &Env, dir: &std::path::Path) -> Arc<dyn Meta> {
-    let mut recovery = Recovery::begin(env, &dir.join("meta")).unwrap();
-    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
-    let journal = Journal::open(env, &dir.join("journal"), JournalConfig::default(), &mut replay).unwrap();
-    Arc::new(recovery.finish(env, journal, MetaConfig::default()))
+    tailwater_meta::testing::open(env, dir).1
 }
 
 async fn proxy(env: &Env, dir: &std::path::Path) -> Server {
@@ -53,20 +50,7 @@ fn start_on(
     advertised: Option<String>,
     regions: BTreeMap<String, Vec<String>>,
 ) -> Server {
-    let config = ReplicaServerConfig {
-        replica: Config::new(region, fresh_id(env)),
-        advertised,
-        regions,
-        configuration,
-        joins: true,
-        silence_ms: 1_000,
-        lost_ms: 60_000,
-        connections_max: 100,
-        quotas: None,
-        authorizer: Arc::new(tailwater_access::Everybody),
-        acceptor: tailwater_tls::Acceptor::plain(),
-        dialer: tailwater_tls::Dialer::plain(),
-    };
+    let config = ReplicaServerConfig { advertised, regions, ..common::config(env, region, configuration) };
     Server::start(env, listener, config).unwrap()
 }
 

@@ -219,9 +219,7 @@ impl NodeShared {
 
     fn view(&self, name: &str) -> Result<StreamView, Failed> {
         let description = self.log.describe(name).map_err(|error| Failed(stream_refusal(error)))?;
-        let id = description.stream.id;
-        let cached = |shard| self.log.tail_writer().cached(ShardId { stream: id, shard: ShardNumber(shard) });
-        Ok(views::stream_view(&description, |shard| cached(shard).0))
+        Ok(views::stream_view(&description, |shard| self.log.tail_writer().cached(shard)))
     }
 }
 

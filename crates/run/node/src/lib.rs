@@ -305,11 +305,6 @@ impl Node {
         self.admin
     }
 
-    /// Where clients connect.
-    pub fn data_addr(&self) -> SocketAddr {
-        self.shared.data
-    }
-
     /// Whether the node has certificates, which can be read again.
     pub fn has_certificates(&self) -> bool {
         self.shared.gate.certificates().is_some()

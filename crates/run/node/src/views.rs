@@ -1,6 +1,7 @@
 //! What the log knows, in the forms that it is told in: protocol messages and JSON.
 
 use tailwater_format::call::{self, DurabilityInfo, StreamConfigInfo, stream_to_wire};
+use tailwater_format::{Position, ShardId};
 use tailwater_log::{
     FlushPolicy, LogStreamInfo, SegmentDescription, ShardDescription, StreamConfig, StreamDescription,
     StreamDurability,
@@ -54,18 +55,19 @@ pub fn segment_info(segment: &SegmentDescription, chunk_bytes: u32) -> call::Seg
 }
 
 /// A stream as JSON; `cached` says how far each shard is in the data cell.
-pub fn stream_view(description: &StreamDescription, cached: impl Fn(u32) -> u64) -> StreamView {
+pub fn stream_view(description: &StreamDescription, cached: impl Fn(ShardId) -> Position) -> StreamView {
     let LogStreamInfo { name, id, config, source, .. } = &description.stream;
+    let cached = |shard: &ShardDescription| cached(ShardId { stream: *id, shard: shard.shard });
     StreamView {
         name: name.clone(),
         source: source.clone(),
         id: *id,
         config: config.clone(),
-        shards: description.shards.iter().map(|shard| shard_view(shard, cached(shard.shard.0))).collect(),
+        shards: description.shards.iter().map(|shard| shard_view(shard, cached(shard))).collect(),
     }
 }
 
-fn shard_view(shard: &ShardDescription, cached: u64) -> ShardView {
+fn shard_view(shard: &ShardDescription, cached: Position) -> ShardView {
     let segments: Vec<SegmentView> = shard.segments.iter().map(segment_view).collect();
     ShardView {
         shard: shard.shard.0,
@@ -75,7 +77,7 @@ fn shard_view(shard: &ShardDescription, cached: u64) -> ShardView {
         segment: shard.tail.segment.0,
         term: shard.tail.term.0,
         durable: shard.tail.durable.0,
-        cached,
+        cached: cached.0,
         segments,
         damaged: shard.damaged.as_deref().map(str::to_owned),
         elsewhere: shard.is_elsewhere,

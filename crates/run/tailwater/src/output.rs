@@ -13,6 +13,14 @@ pub enum Format {
     Json,
 }
 
+/// How what is listed is shown.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct ListArgs {
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    pub output: Format,
+}
+
 /// A table with these column heads.
 pub fn table(heads: &[&str]) -> Table {
     let mut table = Table::new();

@@ -382,6 +382,7 @@ impl Keeper {
                     return;
                 }
             };
+            assert!(self.end < end, "a record ends at {end}, and the one before it at {}", self.end);
             (self.end, self.full_since) = (end, None);
             self.journalled += self.buffer.len() as u64;
             match self.waiting.pop_front() {

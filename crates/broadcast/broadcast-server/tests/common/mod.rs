@@ -1,22 +1,19 @@
 //! What the tests with real connections have in common.
 
+#![allow(dead_code)] // each test uses some of it
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tailwater_broadcast::replica::Config;
 use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, fresh_id};
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{Meta, MetaConfig, Recovery};
+use tailwater_meta::Meta;
 
 /// Some metadata; the directory lives as long as it.
 pub async fn meta(env: &Env) -> (Arc<dyn Meta>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let mut recovery = Recovery::begin(env, &dir.path().join("meta")).unwrap();
-    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
-    let journal =
-        Journal::open(env, &dir.path().join("journal"), JournalConfig::default(), &mut replay).unwrap();
-    (Arc::new(recovery.finish(env, journal, MetaConfig::default())), dir)
+    (tailwater_meta::testing::open(env, dir.path()).1, dir)
 }
 
 /// Of a new replica in a region that is alone.

@@ -1,7 +1,8 @@
 //! What a table tells other replicas of what it holds, and what it copies from them.
 //!
 //! A copy is the highest version as it is, at its age: it is no mutation. It never undoes a higher version, what was
-//! erased or has expired, or what was removed for room, so a full backend is not filled again for ever.
+//! erased or has expired, or what was removed for room, so a full backend is not filled again for ever. Below a version
+//! that was promised nothing is copied as long as who was promised that may use it: it was told that there is nothing.
 
 use std::ops::Range;
 
@@ -125,6 +126,13 @@ impl Table {
         version > self.known(hash) && !is_forgotten
     }
 
+    /// Whether somebody was promised a version above this one, and may still use that: it is not below `settled_us`.
+    pub(in super::super) fn is_bound(&self, hash: KeyHash, version: Version, settled_us: u64) -> bool {
+        let gone = self.tombstones.of(hash).unwrap_or_default();
+        let promised = self.promises.get(&hash).copied().unwrap_or(gone.promised);
+        promised > version && promised.timestamp_us >= settled_us
+    }
+
     /// Copies what another replica holds, if it is above all that is known here; whether it was.
     pub(in super::super) fn copy(&mut self, item: &Item<'_>, age: Duration, now: Instant) -> bool {
         let hash = KeyHash::of(item.key);
@@ -143,7 +151,7 @@ impl Table {
         let gone = self.tombstones.of(hash).unwrap_or_default();
         let promised = self.promises.remove(&hash).unwrap_or(gone.promised);
         self.set(hash, item, held, now, Some(age));
-        // A copy is no mutation: what was promised stands, also to whoever is going to use it.
+        // A copy is no mutation: what was promised stands.
         if promised > Version::ZERO && self.find(hash).is_some() {
             self.promises.insert(hash, promised);
         }

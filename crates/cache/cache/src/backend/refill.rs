@@ -8,7 +8,8 @@
 //! A step is complete when the replicas that answered decide for each row of the ring: a quorum of those that are read
 //! which knows what it holds, this backend among them if it does, or all others. So what a quorum had acknowledged is
 //! in what is copied, and a bucket may say again that a key is absent. While the cell's backends change, what a backend
-//! is going to hold is copied with it. Each step is followed by a pause, which bounds the bandwidth.
+//! is going to hold is copied with it. Where those before and those after are read, both decide. Each step is followed
+//! by a pause, which bounds the bandwidth.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -23,7 +24,7 @@ use tailwater_rma::Connection;
 use super::load::{self, is_of_use};
 use super::told::ToldPlaces;
 use super::{Backend, check_version};
-use crate::cell::{Connector, Mode};
+use crate::cell::{Connector, Mode, Placement};
 use crate::configuration::{BackendPlace, Configuration};
 use crate::layout::{Item, KeyHash};
 use crate::limits::{APPLY_ITEMS_MAX, LOOKUP_KEYS_MAX, MUTATIONS_SETTLE};
@@ -108,10 +109,14 @@ impl Backend {
         for some in keys.chunks(APPLY_ITEMS_MAX) {
             let mut table = self.table.lock();
             if table.config_id() != cohort.configuration().id {
-                return Err("the cell has another configuration by now".to_owned());
+                return Err(other_by_now());
             }
             for (hash, said) in some {
+                let is_kept_out =
+                    |version| cohort.is_bound(*hash) && table.is_bound(*hash, version, settled_us);
                 match cohort.decide(*hash, said, told) {
+                    CopyVerdict::Held { version, .. } | CopyVerdict::Erased(version)
+                        if is_kept_out(version) => {}
                     CopyVerdict::Held { place, version } if table.takes_copy(*hash, version) => {
                         dirty += u64::from(version.timestamp_us < settled_us);
                         wanted.entry(place).or_default().push((*hash, version));
@@ -160,18 +165,20 @@ impl Backend {
             // The first item always has room.
             return Err(nonsense());
         }
+        let settled_us = self.settled_us();
         let mut is_any = false;
         for some in items.chunks(APPLY_ITEMS_MAX) {
             let mut table = self.table.lock();
             if table.config_id() != cohort.configuration().id {
-                return Err("the cell has another configuration by now".to_owned());
+                return Err(other_by_now());
             }
             for (hash, version, bytes, age) in some {
                 let item = Item::parse(bytes).map_err(|error| error.to_string())?;
                 // A higher version than was told of has come since.
                 let is_right = KeyHash::of(item.key) == *hash
                     && item.version >= *version
-                    && is_of_use(cohort.configuration(), item.key);
+                    && is_of_use(cohort.configuration(), item.key)
+                    && !(cohort.is_bound(*hash) && table.is_bound(*hash, item.version, settled_us));
                 if is_right && check_version(item.version, self.env.wall_ms()).is_ok() {
                     if table.takes_copy(*hash, item.version) && table.lacks_room_for(&item) {
                         return Err(load::no_room().message);
@@ -185,6 +192,10 @@ impl Backend {
         }
         Ok(deferred)
     }
+}
+
+fn other_by_now() -> String {
+    "the cell has another configuration by now".to_owned()
 }
 
 /// By the place of a backend, what is to be copied from it.
@@ -223,6 +234,12 @@ impl Cohort {
         &self.told.configuration
     }
 
+    /// Whether this backend keeps what it has promised of a key also where it copies: who was promised that counts on
+    /// what it was told of there being nothing else by the replicas before. One that comes takes what was there.
+    fn is_bound(&self, hash: KeyHash) -> bool {
+        self.told.is_of_before(hash, self.place)
+    }
+
     fn others(&self) -> impl Iterator<Item = (usize, &BackendPlace)> {
         let all = self.configuration().members().enumerate();
         all.filter(|(place, _)| *place != self.place)
@@ -239,16 +256,20 @@ impl Cohort {
         let quorum = mode.quorum();
         let rows = self.configuration().ring.rows;
         (0..rows).all(|row| {
-            let read = self.told.placement.row(row, rows);
             let is_mine = |of: &[u16]| of.iter().any(|place| usize::from(*place) == self.place);
-            let has_part =
-                is_mine(read) || self.told.other.as_ref().is_some_and(|of| is_mine(of.row(row, rows)));
-            let others = || read.iter().map(|place| usize::from(*place)).filter(|place| *place != self.place);
-            let known = others().filter(|place| answered(*place) == Some(true)).count();
-            let own = usize::from(is_known && is_mine(read));
-            // What was loaded is never taken for gone because nobody has it any more.
-            let all_answer = || !mode.is_immutable() && others().all(|place| answered(place).is_some());
-            !has_part || known + own >= quorum || all_answer()
+            let mut tables = std::iter::once(&self.told.placement).chain(&self.told.other);
+            let has_part = tables.any(|table| is_mine(table.row(row, rows)));
+            let is_decided = |table: &Placement| {
+                let replicas = table.row(row, rows);
+                let others =
+                    || replicas.iter().map(|place| usize::from(*place)).filter(|place| *place != self.place);
+                let known = others().filter(|place| answered(*place) == Some(true)).count();
+                let own = usize::from(is_known && is_mine(replicas));
+                // What was loaded is never taken for gone because nobody has it any more.
+                let all_answer = || !mode.is_immutable() && others().all(|place| answered(place).is_some());
+                known + own >= quorum || all_answer()
+            };
+            !has_part || self.told.read().all(is_decided)
         })
     }
 
@@ -259,8 +280,7 @@ impl Cohort {
         said: &[(usize, Version, bool)],
         told: &BTreeMap<usize, ScanTold>,
     ) -> CopyVerdict {
-        let replicas = self.told.placement.of(hash);
-        let is_replica = |place: usize| replicas.iter().any(|replica| usize::from(*replica) == place);
+        let is_replica = |place: usize| self.told.is_read(hash, place);
         let said = || said.iter().filter(|(place, ..)| is_replica(*place));
         let held = said().filter(|(.., is_erased)| !is_erased).max_by_key(|(_, version, _)| *version);
         let erased = said().filter(|(.., is_erased)| *is_erased).map(|(_, version, _)| *version).max();
@@ -371,11 +391,12 @@ impl Refilling {
             let (next, step_forgotten) = stepped.inspect_err(|_| self.stopped_at = Some((id, from)))?;
             forgotten = forgotten.max(step_forgotten);
             let backend = self.backend()?;
-            let Some(next) = next else {
-                backend.has_passed(cohort.configuration(), forgotten, self.dirty);
-                return Ok(());
-            };
-            backend.filled_up_to(Some(next));
+            let noted = backend.while_told(id, || match next {
+                Some(next) => backend.filled_up_to(Some(next)),
+                None => backend.has_passed(cohort.configuration(), forgotten, self.dirty),
+            });
+            noted.ok_or_else(other_by_now)?;
+            let Some(next) = next else { return Ok(()) };
             from = next;
         }
     }
@@ -439,8 +460,9 @@ impl Refilling {
         if !cohort.is_enough(|place| floors.get(&place).map(|_| true), false) {
             return Err(why.unwrap_or_else(|| "too few others answer".to_owned()));
         }
-        self.backend()?.joined_above(floors.into_values().max().unwrap_or_default());
-        Ok(())
+        let floor = floors.into_values().max().unwrap_or_default();
+        let backend = self.backend()?;
+        backend.while_told(request.config_id, || backend.joined_above(floor)).ok_or_else(other_by_now)
     }
 
     /// Copies what others hold of keys with hashes whose lower half is `from` or above; answers where the next step

@@ -57,15 +57,28 @@ pub(super) struct ToldPlaces {
 }
 
 impl ToldPlaces {
+    /// The tables of which a lookup by quorum needs an answer each.
+    pub(super) fn read(&self) -> impl Iterator<Item = &Placement> {
+        let other = self.other.as_deref().filter(|_| self.configuration.reads_both());
+        std::iter::once(&*self.placement).chain(other)
+    }
+
     /// Whether the backend at `place` is one that is read for a key.
     pub(super) fn is_read(&self, hash: KeyHash, place: usize) -> bool {
-        self.placement.replica_at(hash, place).is_some()
+        self.read().any(|table| table.replica_at(hash, place).is_some())
+    }
+
+    /// Whether it is a replica by the table that counted before a change that is under way, or counts without one.
+    pub(super) fn is_of_before(&self, hash: KeyHash, place: usize) -> bool {
+        let is_copied = self.configuration.change.as_ref().is_some_and(|change| change.is_copied);
+        let before = self.other.as_ref().filter(|_| is_copied).unwrap_or(&self.placement);
+        before.replica_at(hash, place).is_some()
     }
 
     /// Whether it holds the key.
     pub(super) fn holds(&self, hash: KeyHash, place: usize) -> bool {
-        let other = self.other.as_ref();
-        self.is_read(hash, place) || other.is_some_and(|other| other.replica_at(hash, place).is_some())
+        let mut tables = std::iter::once(&self.placement).chain(&self.other);
+        tables.any(|table| table.replica_at(hash, place).is_some())
     }
 }
 
@@ -106,6 +119,14 @@ impl Backend {
     /// The same, and what follows from it.
     pub(super) fn told(&self) -> Option<ToldPlaces> {
         self.told.newest.lock().as_ref().map(|told| told.said.clone())
+    }
+
+    /// Does something that holds by the configuration with that id. `None` if the backend was told another one: it may
+    /// have begun anew with that.
+    pub(super) fn while_told<T>(&self, id: u64, what: impl FnOnce() -> T) -> Option<T> {
+        // Held meanwhile, so that no other one is told.
+        let newest = self.told.newest.lock();
+        newest.as_ref().filter(|told| told.id == id).map(|_| what())
     }
 
     /// Answers which configuration it goes by: at once, or when there is a newer one than the asker knows. Who waits

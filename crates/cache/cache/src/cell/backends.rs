@@ -11,11 +11,13 @@ use tailwater_tls::Dialer;
 use crate::configuration::BackendPlace;
 use crate::layout::INDEX_KIND;
 
+/// A connection to a backend, or why there is none, in words.
+pub type Connecting<'a> = BoxFuture<'a, Result<Arc<dyn Connection>, String>>;
+
 /// Makes connections to the backends of a cell.
 pub trait Connector: Send + Sync + 'static {
     /// Connects to a backend, as its cell's configuration has it. The cell bounds the time it takes.
-    fn connect<'a>(&'a self, backend: &'a BackendPlace)
-    -> BoxFuture<'a, Result<Arc<dyn Connection>, String>>;
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a>;
 }
 
 /// The backends of a cell whose configuration never changes, by their numbers from 0.
@@ -70,10 +72,7 @@ struct ByAddress {
 }
 
 impl Connector for ByAddress {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         Box::pin(connect_any(&self.env, &backend.addresses, &self.dialer))
     }
 }
@@ -111,10 +110,7 @@ async fn connect_any(
 struct Connected(Vec<Arc<dyn Connection>>);
 
 impl Connector for Connected {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         let answer = match self.0.get(backend.number as usize) {
             None => Err(format!("there is no connection to backend {}", backend.number)),
             Some(connection) => match connection.lost() {

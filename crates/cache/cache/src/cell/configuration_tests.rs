@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use parking_lot::Mutex as Lock;
-use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
+use tailwater_rma::{Capabilities, LocalDoorbell};
 
+use super::refill_tests::{assert_all_there, set};
 use super::*;
 use crate::backend::Backend;
 use crate::testing::{CellFaults, Double, in_runtime, served, small, world_by_hand};
@@ -62,10 +62,7 @@ impl BackendsByNumber {
 }
 
 impl Connector for BackendsByNumber {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         let answer = match self.backends.lock().get(&backend.number) {
             Some((served, doorbell)) if !self.away.load(Ordering::Relaxed) => {
                 let (connection, faults) = Double::connect(&self.env, served, doorbell, self.can);
@@ -97,19 +94,6 @@ fn of(id: u64, numbers: &[u32]) -> Configuration {
 
 fn items(what: &str) -> Vec<(Bytes, Bytes)> {
     (0..60).map(|n| (Bytes::from(format!("key {n}")), Bytes::from(format!("{what} {n}")))).collect()
-}
-
-async fn set(cell: &Cell, items: &[(Bytes, Bytes)]) {
-    for result in cell.set(items.to_vec()).await {
-        result.expect("a quorum is there");
-    }
-}
-
-async fn assert_all_there(cell: &Cell, items: &[(Bytes, Bytes)]) {
-    let keys: Vec<Bytes> = items.iter().map(|(key, _)| key.clone()).collect();
-    for (lookup, (key, wanted)) in cell.get_consistent(&keys).await.iter().zip(items) {
-        assert!(matches!(lookup, Lookup::Hit { value, .. } if value == wanted), "{key:?}: {lookup:?}");
-    }
 }
 
 #[test]

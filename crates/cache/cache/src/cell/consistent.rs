@@ -6,6 +6,8 @@
 //! short pause, if the replicas disagree (a SET is under way, or one lost the key) or the data was replaced meanwhile;
 //! a bounded number of rounds, the last of them by CALL, and never beyond the deadline.
 //!
+//! While the cell's backends change, quorums by two tables may have to agree ([`crate::Configuration::reads_both`]).
+//!
 //! What is answered is at least as new as every SET that was acknowledged before the read began, as long as no two
 //! replicas of the key have lost what they held at the same time. A replica that has started again says *unknown* of
 //! what it does not hold, until it is refilled from the others ([`crate::backend`]): that is no vote.
@@ -45,6 +47,72 @@ const SLOWER_FACTOR: u64 = 2;
 /// Reads a bounded number of keys, in this `way`. Ends at `end` at the latest, which begins to count when something
 /// takes time.
 pub(super) async fn get(
+    cell: &CellInner,
+    keys: &[Bytes],
+    way: LookupWay,
+    end: &mut Option<Instant>,
+) -> Vec<Lookup> {
+    match cell.by_other() {
+        Some(other) => get_by_both(cell, &other, keys, way, end).await,
+        None => get_by_one(cell, keys, way, end).await,
+    }
+}
+
+/// The same while the cell's backends change, and two tables say who is read: the answer is what quorums by both agree
+/// on. What a quorum by one of them has alone, no quorum by the other one may have soon.
+async fn get_by_both(
+    cell: &CellInner,
+    other: &CellInner,
+    keys: &[Bytes],
+    way: LookupWay,
+    end: &mut Option<Instant>,
+) -> Vec<Lookup> {
+    let mut lookups = get_by_one(cell, keys, way, end).await;
+    let has_others = |key: &usize| {
+        let hash = KeyHash::of(&keys[*key]);
+        let others = other.placement.of(hash);
+        cell.placement.of(hash).iter().any(|place| !others.contains(place))
+    };
+    let mut open: Vec<usize> = (0..keys.len()).filter(has_others).collect();
+    let keys_of = |open: &[usize]| open.iter().map(|key| keys[*key].clone()).collect::<Vec<_>>();
+    for round in 0..QUORUM_ROUNDS_MAX {
+        if round > 0 {
+            cell.env.sleep(PAUSE * (1 << (round - 1))).await;
+            let again = get_by_one(cell, &keys_of(&open), way, end).await;
+            open.iter().zip(again).for_each(|(key, again)| lookups[*key] = again);
+        }
+        let answers = get_by_one(other, &keys_of(&open), way, end).await;
+        let mut answers = answers.iter();
+        open.retain(|key| {
+            let agreed = agreed(&lookups[*key], answers.next().expect("one for each key"));
+            agreed.is_none_or(|agreed| {
+                lookups[*key] = agreed;
+                false
+            })
+        });
+        if open.is_empty() {
+            return lookups;
+        }
+    }
+    cell.counters.disagreed.add(open.len() as u64);
+    open.into_iter().for_each(|key| lookups[key] = Lookup::Failed(CellFailure::NoQuorum));
+    lookups
+}
+
+/// What the answers of two quorums amount to; `None` if they do not agree.
+fn agreed(one: &Lookup, other: &Lookup) -> Option<Lookup> {
+    match (one, other) {
+        (Lookup::Hit { version, .. }, Lookup::Hit { version: same, .. }) if version == same => {
+            Some(one.clone())
+        }
+        (Lookup::Failed(_), _) | (Lookup::Miss, Lookup::Miss) => Some(one.clone()),
+        (_, Lookup::Failed(_)) => Some(other.clone()),
+        (Lookup::Hit { .. } | Lookup::Miss, Lookup::Hit { .. } | Lookup::Miss) => None,
+    }
+}
+
+/// Reads keys by the table of those who are read alone.
+async fn get_by_one(
     cell: &CellInner,
     keys: &[Bytes],
     way: LookupWay,

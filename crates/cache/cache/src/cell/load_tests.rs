@@ -270,3 +270,126 @@ fn what_is_read_stays_when_a_load_takes_more_slots_or_names_than_there_are() {
         });
     }
 }
+
+/// Goes through the phases of a change. All the time `read` is what is read, and nothing is loaded.
+async fn change(cell: &Cell, next: Configuration, read: &[(Bytes, Bytes)]) {
+    let last = next.id + 2;
+    assert!(cell.configure(next).await.expect("a configuration"));
+    while cell.configuration().id < last {
+        assert_all_there(cell, read).await;
+        assert_eq!(cell.begin_load().await.err(), Some(CellLoadError::Changing));
+        match cell.next_phase().await {
+            // One that is dead is not told that it has left, and not waited for.
+            Some(next) => {
+                drop(cell.shared.env.timeout(Duration::from_millis(50), cell.configure(next)).await);
+            }
+            None => cell.shared.env.sleep(Duration::from_millis(1)).await,
+        }
+    }
+    assert_all_there(cell, read).await;
+}
+
+#[test]
+fn a_loaded_cell_grows_and_shrinks_and_each_key_is_read_all_the_time() {
+    for can in TRANSPORTS {
+        in_runtime(|env| async move {
+            let backends = RefilledBackends::with(&env, can, 0..5);
+            let cell = client(&backends, &[0, 1, 2]).await;
+            load(&cell, &items("first")).await;
+            let places = |numbers: &[u32]| -> Vec<BackendPlace> {
+                numbers.iter().map(|number| BackendPlace::new(*number, Vec::new())).collect()
+            };
+            for (what, after) in [("grown", &[0, 1, 2, 3, 4][..]), ("shrunk", &[3, 4]), ("moved", &[0, 1])] {
+                let read = if what == "grown" { items("first") } else { items("again") };
+                change(&cell, cell.configuration().changing_to(places(after)).expect("a change"), &read)
+                    .await;
+                load(&cell, &items("again")).await;
+                assert_all_there(&cell, &items("again")).await;
+            }
+            // Those that have left, the last one of each key among them, hold nothing.
+            backends.until(|| (2..5).all(|number| backends.backend(number).stats().items == 0)).await;
+        });
+    }
+}
+
+#[test]
+fn a_backend_of_a_loaded_cell_that_is_dead_is_drained_and_nothing_is_lost() {
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..3);
+        let cell = client(&backends, &[0, 1]).await;
+        load(&cell, &items("first")).await;
+        backends.stop(1);
+        let after = [0, 2].map(|number| BackendPlace::new(number, Vec::new())).to_vec();
+        change(&cell, cell.configuration().changing_to(after).expect("a change"), &items("first")).await;
+        // Of two of one load, each is enough.
+        backends.stop(0);
+        assert_all_there(&cell, &items("first")).await;
+    });
+}
+
+#[test]
+fn all_backends_of_a_loaded_cell_restart_while_a_spare_stands_for_each_and_each_key_is_read_all_the_time() {
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..3);
+        let cell = client(&backends, &[0, 1]).await;
+        load(&cell, &items("first")).await;
+        let spare = BackendPlace::new(2, Vec::new());
+        let next = cell.configuration().with_other_spares(vec![spare.clone()]).expect("a spare");
+        cell.configure(next).await.expect("a configuration");
+        let mut pending: BTreeMap<u32, u64> = loop {
+            let seen = cell.roll_seen().await.instances;
+            if seen.len() == 3 {
+                break seen;
+            }
+            env.sleep(Duration::from_millis(1)).await;
+        };
+        let all = pending.clone();
+        loop {
+            assert_all_there(&cell, &items("first")).await;
+            let known = cell.configuration();
+            match RollStep::next(&known, &pending, &cell.roll_seen().await) {
+                RollStep::Done => break,
+                RollStep::Wait(_) => match cell.next_phase().await {
+                    Some(next) => drop(cell.configure(next).await.expect("a configuration")),
+                    None => env.sleep(Duration::from_millis(1)).await,
+                },
+                RollStep::Drain { number, spare: by } => {
+                    assert_eq!(by, spare.number);
+                    let after = known.drained_onto(number, &spare).expect("a backend");
+                    drop(cell.configure(known.changing_to(after).expect("a change")).await);
+                }
+                RollStep::Restore(number) => {
+                    let after = known.restored(&BackendPlace::new(number, Vec::new())).expect("drained");
+                    drop(cell.configure(known.changing_to(after).expect("a change")).await);
+                }
+                RollStep::End(number) => backends.start(number),
+                RollStep::Over(number) => drop(pending.remove(&number)),
+            }
+        }
+        let now = cell.roll_seen().await.instances;
+        assert!(all.iter().all(|(number, before)| now[number] != *before), "{all:?} {now:?}");
+        load(&cell, &items("second")).await;
+        assert_all_there(&cell, &items("second")).await;
+    });
+}
+
+#[test]
+fn a_backend_that_has_no_room_for_what_was_loaded_says_so_and_the_others_answer() {
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..2);
+        let cell = client(&backends, &[0, 1]).await;
+        let large: Vec<_> =
+            items("").into_iter().map(|(key, _)| (key, Bytes::from(vec![7; 60_000]))).collect();
+        load(&cell, &large).await;
+        backends.start_with(1, 4 << 20);
+        backends.until(|| backends.backend(1).stats().hindrance.contains("no room")).await;
+        let stats = backends.backend(1).stats();
+        assert!(!backends.backend(1).is_filled() && stats.evicted == 0, "{stats:?}");
+        assert_all_there(&cell, &large).await;
+        // With room it goes on.
+        backends.start(1);
+        backends.until_filled(&[1]).await;
+        backends.stop(0);
+        assert_all_there(&cell, &large).await;
+    });
+}

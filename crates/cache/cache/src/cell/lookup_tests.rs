@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use tailwater_rma::Capabilities;
 
-use super::tests::{MEMORY, WIRE, WIRE_WITH_SCAR, World, change, items, keys_of, set_deadline, world};
+use super::tests::{MEMORY, WIRE, WIRE_WITH_SCAR, World, change, filled, set_deadline};
 use super::*;
 use crate::protocol::METHOD_LOOKUP;
 use crate::testing::{in_runtime, world_by_hand};
@@ -32,10 +32,7 @@ fn every_way_answers_the_same_over_every_transport() {
     for can in TRANSPORTS {
         for (mode, backends) in [(Mode::R1, 1), (Mode::R32, 3), (Mode::R32, 5)] {
             in_runtime(|env| async move {
-                let world = world(env, mode, backends, can).await;
-                let items = items(60, 700);
-                world.set_everywhere(&items).await;
-                let mut keys = keys_of(&items);
+                let (world, items, mut keys) = filled(env, mode, backends, can, (60, 700)).await;
                 keys.push(Bytes::from("never set"));
                 for way in LookupWay::ALL {
                     let lookups = world.cell.with_lookup(way).get_consistent(&keys).await;
@@ -52,11 +49,8 @@ fn every_way_answers_the_same_over_every_transport() {
 fn every_way_does_with_one_replica_gone_and_none_answers_with_two_gone() {
     for can in TRANSPORTS {
         in_runtime(|env| async move {
-            let world = world(env, Mode::R32, 3, can).await;
+            let (world, items, keys) = filled(env, Mode::R32, 3, can, (30, 700)).await;
             never_hedge(&world);
-            let items = items(30, 700);
-            let keys = keys_of(&items);
-            world.set_everywhere(&items).await;
             world.lose(1);
             for way in LookupWay::ALL {
                 world.assert_all_hit(&world.cell.with_lookup(way).get_consistent(&keys).await, &items);
@@ -78,11 +72,8 @@ fn where_all_are_asked_the_answer_is_there_while_one_replica_has_not_answered() 
     for can in [WIRE, WIRE_WITH_SCAR] {
         for slow in 0..3 {
             in_runtime(|env| async move {
-                let world = world(env, Mode::R32, 3, can).await;
+                let (world, items, keys) = filled(env, Mode::R32, 3, can, (30, 700)).await;
                 never_hedge(&world);
-                let items = items(30, 700);
-                let keys = keys_of(&items);
-                world.set_everywhere(&items).await;
                 world.faults[slow].stalled.store(true, Ordering::Relaxed);
                 let before = reads(&world)[slow] + scars(&world)[slow];
                 for way in ALL_AT_ONCE.into_iter().chain([LookupWay::Auto]) {
@@ -103,11 +94,8 @@ fn where_all_are_asked_the_answer_is_there_while_one_replica_has_not_answered() 
 #[test]
 fn a_slow_replica_is_not_the_preferred_one_any_more() {
     in_runtime(|env| async move {
-        let world = world(env, Mode::R32, 3, WIRE_WITH_SCAR).await;
+        let (world, items, keys) = filled(env, Mode::R32, 3, WIRE_WITH_SCAR, (4, 700)).await;
         never_hedge(&world);
-        let items = items(4, 700);
-        let keys = keys_of(&items);
-        world.set_everywhere(&items).await;
         world.faults[2].stalled.store(true, Ordering::Relaxed);
         let all = world.cell.with_lookup(LookupWay::All);
         let before: u64 = scars(&world).iter().sum();
@@ -124,10 +112,7 @@ fn a_slow_replica_is_not_the_preferred_one_any_more() {
 #[test]
 fn values_come_along_from_all_from_one_or_in_a_round_trip_of_their_own() {
     in_runtime(|env| async move {
-        let world = world(env, Mode::R32, 3, WIRE_WITH_SCAR).await;
-        let items = items(1, 700);
-        let keys = keys_of(&items);
-        world.set_everywhere(&items).await;
+        let (world, items, keys) = filled(env, Mode::R32, 3, WIRE_WITH_SCAR, (1, 700)).await;
         // One that has not answered when two others have is not counted.
         for (way, wanted) in
             [(LookupWay::Scar, 2..=3), (LookupWay::All, 0..=1), (LookupWay::TwiceRead, 0..=0)]
@@ -145,10 +130,7 @@ fn what_can_t_be_read_one_sidedly_is_asked_for_by_call() {
     for (mode, backends) in [(Mode::R1, 1), (Mode::R32, 3)] {
         for can in [MEMORY, WIRE] {
             in_runtime(|env| async move {
-                let world = world(env, mode, backends, can).await;
-                let items = items(5, 5_000);
-                let keys = keys_of(&items);
-                world.set_everywhere(&items).await;
+                let (world, items, keys) = filled(env, mode, backends, can, (5, 5_000)).await;
                 world.faults.iter().for_each(|faults| faults.torn_data.store(true, Ordering::Relaxed));
                 for way in [LookupWay::Auto, LookupWay::Two, LookupWay::TwiceRead] {
                     world.assert_all_hit(&world.cell.with_lookup(way).get_consistent(&keys).await, &items);
@@ -166,9 +148,7 @@ fn what_can_t_be_read_one_sidedly_is_asked_for_by_call() {
 #[test]
 fn a_consistent_read_of_slow_backends_that_answer_is_hedged_as_far_as_the_budget_goes() {
     in_runtime(|env| async move {
-        let world = world(env, Mode::R32, 3, WIRE).await;
-        let items = items(400, 100);
-        world.set_everywhere(&items).await;
+        let (world, _, keys) = filled(env, Mode::R32, 3, WIRE, (400, 100)).await;
         set_deadline(&world.cell, Duration::from_millis(50));
         for (replica, faults) in world.cell.inner().replicas.iter().zip(&world.faults) {
             faults.stalled.store(true, Ordering::Relaxed);
@@ -176,7 +156,7 @@ fn a_consistent_read_of_slow_backends_that_answer_is_hedged_as_far_as_the_budget
             replica.live().expect("it is connected").answered_ns.store(u64::MAX, Ordering::Relaxed);
         }
         let two = world.cell.with_lookup(LookupWay::Two);
-        let lookups = two.get_consistent(&keys_of(&items)).await;
+        let lookups = two.get_consistent(&keys).await;
         assert!(lookups.iter().all(|lookup| *lookup == Lookup::Failed(CellFailure::Deadline)));
         // 64 saved up, which 400 reads add nothing to.
         assert_eq!(world.cell.stats().hedged, 64);
@@ -187,10 +167,7 @@ fn a_consistent_read_of_slow_backends_that_answer_is_hedged_as_far_as_the_budget
 fn data_that_its_replica_does_not_send_comes_from_another_one_that_named_it() {
     let (by_hand, clock) = world_by_hand();
     in_runtime(|env| async move {
-        let world = world(env, Mode::R32, 3, WIRE).await;
-        let items = items(1, 700);
-        let keys = keys_of(&items);
-        world.set_everywhere(&items).await;
+        let (world, items, keys) = filled(env, Mode::R32, 3, WIRE, (1, 700)).await;
         change(&world.cell, |inner| inner.env = by_hand);
         // The bucket is answered, and what is asked for behind it is not.
         let answers = |left| {
@@ -220,10 +197,7 @@ fn data_that_its_replica_does_not_send_comes_from_another_one_that_named_it() {
 #[test]
 fn reads_are_counted_by_operation_and_outcome_and_retries_by_cause() {
     in_runtime(|env| async move {
-        let world = world(env, Mode::R32, 3, WIRE).await;
-        let items = items(3, 100);
-        world.set_everywhere(&items).await;
-        let mut keys = keys_of(&items);
+        let (world, _, mut keys) = filled(env, Mode::R32, 3, WIRE, (3, 100)).await;
         keys.push(Bytes::from("never set"));
         world.cell.get_relaxed(&keys[..2]).await;
         world.cell.get_consistent(&keys).await;

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures::future::BoxFuture;
 use tailwater_rma::{Connection, Service};
 
 use super::replica::keep_connected;
@@ -18,7 +17,7 @@ struct Same {
 }
 
 impl Connector for Same {
-    fn connect<'a>(&'a self, _: &'a BackendPlace) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, _: &'a BackendPlace) -> Connecting<'a> {
         assert!(self.connects.fetch_add(1, Ordering::Relaxed) < 100, "again and again, without a pause");
         Box::pin(std::future::ready(Ok(Arc::clone(&self.connection))))
     }

@@ -2,12 +2,11 @@
 
 use std::sync::Weak;
 
-use futures::future::BoxFuture;
 use parking_lot::Mutex as Lock;
-use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
+use tailwater_rma::{Capabilities, LocalDoorbell};
 
 use super::*;
-use crate::backend::{Backend, RefillConfig};
+use crate::backend::{Backend, BackendConfig, RefillConfig};
 use crate::testing::{in_runtime, served, small};
 
 const ID: u64 = 9 << 32 | 1;
@@ -21,6 +20,8 @@ pub(super) const TRANSPORTS: [Capabilities; 3] = [
 pub(super) struct RefilledBackends {
     env: Env,
     can: Capabilities,
+    /// The pause before one is compared with the others again.
+    again_after: Duration,
     running: Lock<BTreeMap<u32, (Arc<Backend>, LocalDoorbell)>>,
     /// What leads to each, to be cut.
     faults: Lock<Vec<(u32, Arc<crate::testing::CellFaults>)>>,
@@ -31,18 +32,33 @@ struct ReachBackends(Weak<RefilledBackends>);
 
 impl RefilledBackends {
     pub(super) fn with(env: &Env, can: Capabilities, numbers: impl IntoIterator<Item = u32>) -> Arc<Self> {
+        Self::comparing_after(env, can, numbers, Duration::from_millis(20))
+    }
+
+    /// The same with another pause between comparisons. Each configuration that a backend is told begins one at once.
+    pub(super) fn comparing_after(
+        env: &Env,
+        can: Capabilities,
+        numbers: impl IntoIterator<Item = u32>,
+        again_after: Duration,
+    ) -> Arc<Self> {
         let (running, faults) = Default::default();
-        let backends = Arc::new(Self { env: env.clone(), can, running, faults });
+        let backends = Arc::new(Self { env: env.clone(), can, again_after, running, faults });
         numbers.into_iter().for_each(|number| backends.start(number));
         backends
     }
 
     /// Starts one, or starts it again.
     pub(super) fn start(self: &Arc<Self>, number: u32) {
+        self.start_with(number, small(0).capacity_bytes);
+    }
+
+    /// The same with so much memory.
+    pub(super) fn start_with(self: &Arc<Self>, number: u32, capacity_bytes: u64) {
         self.stop(number);
-        let (backend, doorbell) = served(&self.env, small(0));
+        let (backend, doorbell) = served(&self.env, BackendConfig { capacity_bytes, ..small(0) });
         let config = RefillConfig {
-            again_after: Duration::from_millis(20),
+            again_after: self.again_after,
             retry_after: Duration::from_millis(32),
             deadline: Duration::from_secs(60),
             bytes_per_second: u64::MAX,
@@ -104,10 +120,7 @@ impl RefilledBackends {
 }
 
 impl Connector for ReachBackends {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         let connected = self.0.upgrade().and_then(|of| {
             let (served, doorbell) = of.running.lock().get(&backend.number)?.clone();
             let (connection, faults) = crate::testing::Double::connect(&of.env, &served, &doorbell, of.can);
@@ -126,7 +139,7 @@ pub(super) fn keys_of(items: &[(Bytes, Bytes)]) -> Vec<Bytes> {
     items.iter().map(|(key, _)| key.clone()).collect()
 }
 
-async fn set(cell: &Cell, items: &[(Bytes, Bytes)]) {
+pub(super) async fn set(cell: &Cell, items: &[(Bytes, Bytes)]) {
     for result in cell.set(items.to_vec()).await {
         result.expect("a quorum is there");
     }
@@ -283,6 +296,151 @@ fn updates_are_counted_while_backends_change_and_start_again() {
         }
         let held = cell.get_consistent(&[key]).await;
         assert!(matches!(&held[0], Lookup::Hit { value, .. } if value == &counted.to_string()), "{held:?}");
+    });
+}
+
+#[test]
+fn a_backend_that_starts_again_with_less_memory_is_refilled_as_far_as_it_has_room_and_others_answer_the_rest()
+{
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..3);
+        let cell = backends.client(&[0, 1, 2], 1).await;
+        backends.until_filled(&[0, 1, 2]).await;
+        let large: Vec<_> =
+            items("").into_iter().map(|(key, _)| (key, Bytes::from(vec![7; 60_000]))).collect();
+        for some in large.chunks(8) {
+            set(&cell, some).await;
+        }
+        backends.start_with(2, 4 << 20);
+        backends.until_filled(&[2]).await;
+        let stats = backends.backend(2).stats();
+        assert!((1..80).contains(&stats.items), "{} of 80 items in 4 MiB", stats.items);
+        assert!(stats.live_bytes <= stats.capacity_bytes, "{stats:?}");
+        assert_all_there(&cell, &large).await;
+        // It is compared again and again, and takes no more.
+        let scans = stats.scans;
+        backends.until(|| backends.backend(2).stats().scans > scans + 3).await;
+        let again = backends.backend(2).stats();
+        assert_eq!(
+            (again.items, again.evicted),
+            (stats.items, stats.evicted),
+            "nothing makes room for what was removed"
+        );
+    });
+}
+
+#[test]
+fn nothing_is_copied_below_a_version_that_was_promised_to_who_may_still_use_it() {
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..3);
+        let cell = backends.client(&[0, 1, 2], 1).await;
+        backends.until_filled(&[0, 1, 2]).await;
+        let key = Bytes::from_static(b"key");
+        set(&cell, &[(key.clone(), Bytes::from_static(b"1"))]).await;
+        backends.until(|| (0..3).all(|number| backends.backend(number).stats().items == 1)).await;
+        let version = |ahead_ms: u64| {
+            let timestamp_us = (env.wall_ms() as u64 + ahead_ms) * 1_000;
+            Version { timestamp_us, client_id: 77, sequence: 0 }
+        };
+        // Two tell an update that there is 1.
+        let promised = version(60_000);
+        let request = crate::protocol::PromiseRequest::of(ID, KeyHash::of(&key), promised).encode_to_vec();
+        for number in [0, 1] {
+            let (served, doorbell) = backends.running.lock()[&number].clone();
+            let connection = tailwater_rma::local::connect(served, doorbell, &env);
+            connection.call(crate::protocol::METHOD_PROMISE, request.clone().into()).await.expect("promised");
+        }
+        // The third one has another value since, which two can't have before the update is over.
+        apply_at(&backends, 2, ID, crate::layout::encode_item(&key, version(2_000), Some(b"2"))).await;
+        let scans = [0, 1].map(|number| backends.backend(number).stats().scans);
+        backends
+            .until(|| {
+                [0, 1].iter().zip(scans).all(|(of, scans)| backends.backend(*of).stats().scans > scans + 2)
+            })
+            .await;
+        let held = cell.get_consistent(&[key]).await;
+        assert!(matches!(&held[0], Lookup::Hit { value, .. } if value == "1"), "{held:?}");
+    });
+}
+
+/// Applies an item at one backend, as a client does whose mutation reaches no other one.
+async fn apply_at(backends: &RefilledBackends, number: u32, config_id: u64, item: Bytes) {
+    let (served, doorbell) = backends.running.lock()[&number].clone();
+    let connection = tailwater_rma::local::connect(served, doorbell, &backends.env);
+    let pieces = crate::protocol::encode_mutate(config_id, [item].iter()).concat();
+    let reply = connection.call(crate::protocol::METHOD_MUTATE, pieces.into()).await.expect("an answer");
+    let reply = crate::protocol::MutateReply::decode(reply).expect("well formed");
+    assert_eq!(reply.outcomes(1).expect("one"), [crate::protocol::Outcome::Applied], "at {number}");
+}
+
+/// A cell of 0, 1 and 2 that changes to 0, 3 and 4. All that those are to hold is copied, and then a value comes to
+/// 1 and 2 alone and is read: its client is parted from the others. Answers that value, and the next phase.
+async fn read_where_those_after_have_nothing_of_it(
+    backends: &Arc<RefilledBackends>,
+    cell: &Cell,
+    key: &Bytes,
+) -> (Lookup, Configuration) {
+    backends.until_filled(&[0, 1, 2]).await;
+    set(cell, &[(key.clone(), Bytes::from_static(b"1"))]).await;
+    let after = [0, 3, 4].map(|number| BackendPlace::new(number, Vec::new())).to_vec();
+    let copying = cell.configuration().changing_to(after).expect("a change");
+    let config_id = copying.id;
+    cell.configure(copying).await.expect("a configuration");
+    let leaving = loop {
+        match cell.next_phase().await {
+            Some(leaving) => break leaving,
+            None => backends.env.sleep(Duration::from_millis(1)).await,
+        }
+    };
+    // Above what backends take that have seen others join.
+    let timestamp_us = (backends.env.wall_ms() as u64 + 2_000) * 1_000;
+    let version = Version { timestamp_us, client_id: 77, sequence: 0 };
+    for number in [1, 2] {
+        let item = crate::layout::encode_item(key, version, Some(b"2"));
+        apply_at(backends, number, config_id, item).await;
+    }
+    let read = cell.get_consistent(std::slice::from_ref(key)).await.swap_remove(0);
+    assert!(matches!(&read, Lookup::Hit { value, .. } if value == "2"), "{read:?}");
+    (read, leaving)
+}
+
+#[test]
+fn what_was_read_of_those_before_alone_is_never_overtaken_by_what_those_after_have() {
+    for can in TRANSPORTS {
+        in_runtime(|env| async move {
+            let backends = RefilledBackends::comparing_after(&env, can, 0..5, Duration::from_secs(3_600));
+            let cell = backends.client(&[0, 1, 2], 1).await;
+            let key = Bytes::from_static(b"key");
+            let (read, leaving) = read_where_those_after_have_nothing_of_it(&backends, &cell, &key).await;
+            cell.configure(leaving).await.expect("a configuration");
+            for way in LookupWay::ALL {
+                let again = cell.with_lookup(way).get_consistent(std::slice::from_ref(&key)).await;
+                let is_older = again[0] != read && again[0].outcome() != LookupOutcome::Inconclusive;
+                assert!(!is_older, "{}: {again:?}", way.name());
+            }
+            while cell.configuration().change.is_some() {
+                match cell.next_phase().await {
+                    Some(next) => drop(cell.configure(next).await.expect("a configuration")),
+                    None => env.sleep(Duration::from_millis(1)).await,
+                }
+            }
+            assert_eq!(cell.get_consistent(&[key]).await, [read]);
+        });
+    }
+}
+
+#[test]
+fn an_update_goes_on_from_what_was_read_of_those_before_alone() {
+    in_runtime(|env| async move {
+        let backends =
+            RefilledBackends::comparing_after(&env, TRANSPORTS[1], 0..5, Duration::from_secs(3_600));
+        let cell = backends.client(&[0, 1, 2], 1).await;
+        let key = Bytes::from_static(b"key");
+        let (_, leaving) = read_where_those_after_have_nothing_of_it(&backends, &cell, &key).await;
+        cell.configure(leaving).await.expect("a configuration");
+        let updated = cell.update(key, |_| UpdateTo::Set(Bytes::from_static(b"3"), ItemExtras::default()));
+        let before = updated.await.expect("a quorum is there").before.expect("a value");
+        assert_eq!(before.value, "2");
     });
 }
 

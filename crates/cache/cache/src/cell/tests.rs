@@ -1,7 +1,6 @@
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use futures::future::BoxFuture;
 use tailwater_env::Instant;
 use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
 
@@ -109,6 +108,21 @@ pub(super) fn keys_of(items: &[(Bytes, Bytes)]) -> Vec<Bytes> {
     items.iter().map(|(key, _)| key.clone()).collect()
 }
 
+/// A cell of which all replicas have so many items of such a length, with these and their keys.
+pub(super) async fn filled(
+    env: Env,
+    mode: Mode,
+    backends: usize,
+    can: Capabilities,
+    (count, len): (u32, usize),
+) -> (World, Vec<(Bytes, Bytes)>, Vec<Bytes>) {
+    let world = world(env, mode, backends, can).await;
+    let items = items(count, len);
+    world.set_everywhere(&items).await;
+    let keys = keys_of(&items);
+    (world, items, keys)
+}
+
 impl World {
     /// Sets, and waits until all three replicas have it. Nothing else may be on its way to them.
     pub(super) async fn set_everywhere(&self, items: &[(Bytes, Bytes)]) {
@@ -148,10 +162,7 @@ impl World {
 fn with_one_of_three_backends_gone_everything_works() {
     for can in [MEMORY, WIRE, WIRE_WITH_SCAR] {
         in_runtime(|env| async move {
-            let world = world(env, Mode::R32, 3, can).await;
-            let items = items(30, 500);
-            let keys = keys_of(&items);
-            world.set_everywhere(&items).await;
+            let (world, items, keys) = filled(env, Mode::R32, 3, can, (30, 500)).await;
             world.lose(1);
             for _ in 0..5 {
                 world.assert_all_hit(&world.cell.get_relaxed(&keys).await, &items);
@@ -172,10 +183,7 @@ fn with_one_of_three_backends_gone_everything_works() {
 fn with_two_of_three_gone_relaxed_reads_use_the_third_and_the_rest_fails_without_waiting() {
     for can in [MEMORY, WIRE, WIRE_WITH_SCAR] {
         in_runtime(|env| async move {
-            let world = world(env, Mode::R32, 3, can).await;
-            let items = items(30, 500);
-            let keys = keys_of(&items);
-            world.set_everywhere(&items).await;
+            let (world, items, keys) = filled(env, Mode::R32, 3, can, (30, 500)).await;
             // A deadline that the test would not survive: nothing below may wait for it.
             set_deadline(&world.cell, Duration::from_secs(3600));
             world.lose(0);
@@ -198,10 +206,7 @@ fn with_two_of_three_gone_relaxed_reads_use_the_third_and_the_rest_fails_without
 #[test]
 fn an_emptied_backend_is_outvoted_and_an_emptied_cell_misses() {
     in_runtime(|env| async move {
-        let world = world(env, Mode::R32, 3, WIRE).await;
-        let items = items(30, 500);
-        let keys = keys_of(&items);
-        world.set_everywhere(&items).await;
+        let (world, items, keys) = filled(env, Mode::R32, 3, WIRE, (30, 500)).await;
         world.backends[2].0.clear();
         world.assert_all_hit(&world.cell.get_consistent(&keys).await, &items);
         for (lookup, (_, value)) in world.cell.get_relaxed(&keys).await.iter().zip(&items) {
@@ -215,9 +220,7 @@ fn an_emptied_backend_is_outvoted_and_an_emptied_cell_misses() {
 #[test]
 fn replicas_that_hold_different_versions_for_good_make_a_consistent_read_fail() {
     in_runtime(|env| async move {
-        let world = world(env, Mode::R32, 3, WIRE).await;
-        let items = items(1, 500);
-        world.set_everywhere(&items).await;
+        let (world, items, keys) = filled(env, Mode::R32, 3, WIRE, (1, 500)).await;
         set_deadline(&world.cell, Duration::from_millis(50));
         // The first misses a SET that the second gets; the third is gone.
         world.faults[0].calls_stalled.store(true, Ordering::Relaxed);
@@ -228,9 +231,9 @@ fn replicas_that_hold_different_versions_for_good_make_a_consistent_read_fail() 
         world.until_carried_out(before + 1).await;
         set_deadline(&world.cell, Duration::from_secs(60));
         world.faults[0].calls_stalled.store(false, Ordering::Relaxed);
-        let lookup = world.cell.get_consistent(&keys_of(&items)).await;
+        let lookup = world.cell.get_consistent(&keys).await;
         assert_eq!(lookup[0], Lookup::Failed(CellFailure::NoQuorum));
-        world.assert_all_hit(&world.cell.get_relaxed(&keys_of(&items)).await, &items);
+        world.assert_all_hit(&world.cell.get_relaxed(&keys).await, &items);
     });
 }
 
@@ -238,10 +241,7 @@ fn replicas_that_hold_different_versions_for_good_make_a_consistent_read_fail() 
 fn a_relaxed_read_that_a_stalled_backend_keeps_waiting_is_hedged() {
     for can in [WIRE, WIRE_WITH_SCAR] {
         in_runtime(|env| async move {
-            let world = world(env, Mode::R32, 3, can).await;
-            let items = items(30, 500);
-            let keys = keys_of(&items);
-            world.set_everywhere(&items).await;
+            let (world, items, keys) = filled(env, Mode::R32, 3, can, (30, 500)).await;
             world.faults[0].stalled.store(true, Ordering::Relaxed);
             // One call in three begins there.
             while world.cell.stats().hedged == 0 {
@@ -259,15 +259,13 @@ fn a_relaxed_read_that_a_stalled_backend_keeps_waiting_is_hedged() {
 /// Reads 400 keys where no backend answers any more, after `make` has been told of each.
 fn assert_only_the_budget_is_hedged(make: fn(&Replica, Instant)) {
     in_runtime(async move |env| {
-        let world = world(env, Mode::R32, 3, WIRE).await;
-        let items = items(400, 100);
-        world.set_everywhere(&items).await;
+        let (world, _, keys) = filled(env, Mode::R32, 3, WIRE, (400, 100)).await;
         set_deadline(&world.cell, Duration::from_millis(50));
         for (replica, faults) in world.cell.inner().replicas.iter().zip(&world.faults) {
             faults.stalled.store(true, Ordering::Relaxed);
             make(replica, world.env.now());
         }
-        let lookups = world.cell.get_relaxed(&keys_of(&items)).await;
+        let lookups = world.cell.get_relaxed(&keys).await;
         assert!(lookups.iter().all(|lookup| *lookup == Lookup::Failed(CellFailure::Deadline)));
         // 64 saved up, which 400 reads add nothing to.
         assert_eq!(world.cell.stats().hedged, 64);
@@ -293,10 +291,7 @@ fn a_process_that_runs_late_itself_hedges_as_far_as_the_budget_goes_only() {
     for (late, hedged) in [(Duration::ZERO, 400), (Duration::from_millis(5), 64)] {
         let (by_hand, clock) = world_by_hand();
         in_runtime(|env| async move {
-            let world = world(env, Mode::R32, 3, WIRE).await;
-            let items = items(400, 100);
-            let keys = keys_of(&items);
-            world.set_everywhere(&items).await;
+            let (world, _, keys) = filled(env, Mode::R32, 3, WIRE, (400, 100)).await;
             change(&world.cell, |inner| inner.env = by_hand);
             for (replica, faults) in world.cell.inner().replicas.iter().zip(&world.faults) {
                 faults.stalled.store(true, Ordering::Relaxed);
@@ -319,17 +314,15 @@ fn a_process_that_runs_late_itself_hedges_as_far_as_the_budget_goes_only() {
 #[test]
 fn a_backend_that_was_late_is_not_the_first_to_be_asked_for_a_while() {
     in_runtime(|env| async move {
-        let world = world(env, Mode::R32, 3, WIRE).await;
-        let items = items(30, 500);
-        world.set_everywhere(&items).await;
+        let (world, items, keys) = filled(env, Mode::R32, 3, WIRE, (30, 500)).await;
         world.cell.inner().replicas[1].suspect(world.env.now() + Duration::from_secs(3600));
         let before = world.faults[1].reads.load(Ordering::Relaxed);
-        world.assert_all_hit(&world.cell.get_relaxed(&keys_of(&items)).await, &items);
+        world.assert_all_hit(&world.cell.get_relaxed(&keys).await, &items);
         assert_eq!(world.faults[1].reads.load(Ordering::Relaxed), before);
         // But it is asked rather than nobody.
         world.lose(0);
         world.lose(2);
-        world.assert_all_hit(&world.cell.get_relaxed(&keys_of(&items)).await, &items);
+        world.assert_all_hit(&world.cell.get_relaxed(&keys).await, &items);
     });
 }
 
@@ -393,10 +386,7 @@ fn one_operation_with_many_keys_has_one_deadline_for_all() {
 #[test]
 fn torn_reads_are_read_again_and_asked_for_by_call_in_the_end() {
     in_runtime(|env| async move {
-        let world = world(env, Mode::R1, 1, WIRE).await;
-        let items = items(10, 5000);
-        let keys = keys_of(&items);
-        world.set_everywhere(&items).await;
+        let (world, items, keys) = filled(env, Mode::R1, 1, WIRE, (10, 5000)).await;
         let torn = &world.faults[0].torn_reads;
         for count in 1..=3 {
             torn.store(count, Ordering::Relaxed);
@@ -471,10 +461,8 @@ fn scan_and_read_answers_what_two_reads_do() {
 #[test]
 fn a_consistent_read_over_a_wire_fetches_the_data_once() {
     in_runtime(|env| async move {
-        let world = world(env, Mode::R32, 3, WIRE_WITH_SCAR).await;
-        let items = items(1, 100_000);
-        world.set_everywhere(&items).await;
-        world.assert_all_hit(&world.cell.get_consistent(&keys_of(&items)).await, &items);
+        let (world, items, keys) = filled(env, Mode::R32, 3, WIRE_WITH_SCAR, (1, 100_000)).await;
+        world.assert_all_hit(&world.cell.get_consistent(&keys).await, &items);
         let bytes = world.cell.stats().bytes;
         assert!((100_000..110_000).contains(&bytes), "{bytes} bytes for a value of 100,000");
     });
@@ -673,7 +661,7 @@ struct Restarting {
 }
 
 impl Connector for Restarting {
-    fn connect<'a>(&'a self, _: &'a BackendPlace) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, _: &'a BackendPlace) -> Connecting<'a> {
         let answer = match &*self.now.lock() {
             Some((backend, doorbell)) => {
                 let (connection, faults) = Double::connect(&self.env, backend, doorbell, WIRE);

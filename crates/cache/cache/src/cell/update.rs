@@ -358,7 +358,7 @@ async fn promises(
                 let Some(state) = proven(state, key) else { continue };
                 missing.count(of);
                 // Who is not read need not know what there is.
-                states.extend(Some(state).filter(|_| of.read));
+                states.extend(Some(state).filter(|_| of.read || cell.reads_both));
             }
             Some(Err(version)) => against = against.max(Some(version)),
             None => {}

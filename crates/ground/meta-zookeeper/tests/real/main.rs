@@ -5,6 +5,7 @@
 
 #[path = "../../../../log/bookkeeper/tests/real/cluster.rs"]
 mod cluster;
+mod rights;
 mod turns;
 
 use std::sync::{Arc, LazyLock};
@@ -13,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cluster::Cluster;
 use tailwater_env::Env;
-use tailwater_meta::{Expect, Meta, Op, conformance};
+use tailwater_meta::{Expect, Meta, Op, UNREADABLE, WatchEnd, conformance};
 use tailwater_meta_zookeeper::{MetadataUri, NodeMembership, NodeRecord, ZooKeeperMeta};
 use zookeeper_client::Client;
 
@@ -72,6 +73,33 @@ async fn value(meta: &ZooKeeperMeta, key: &str) -> Option<Bytes> {
 async fn it_is_what_the_contract_says() {
     let (_membership, meta) = take_turn(&place(&SERVER, "conformance"), "a").await;
     conformance::check(&Env::real(), Arc::new(meta)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_that_can_not_be_read_keeps_nobody_from_the_others_and_can_be_replaced() {
+    let (_membership, meta) = take_turn(&place(&SERVER, "unreadable"), "a").await;
+    let client = raw(&SERVER).await;
+    for (key, value) in [("a/good", 1), ("a/later", 2), ("a/parts", 3)] {
+        let length = if key == "a/parts" { 1 << 20 } else { 1 };
+        meta.commit(put(key, vec![value; length])).await.expect("committed");
+    }
+    let mut events = meta.watch("a/").await.expect("watched");
+    client.set_data("/unreadable/keys/a/=later", b"\x09 of a later version", None).await.expect("set");
+    let parts = client.list_children("/unreadable/parts").await.expect("listed").remove(0);
+    let parts = format!("/unreadable/parts/{parts}");
+    for part in client.list_children(&parts).await.expect("listed") {
+        client.delete(&format!("{parts}/{part}"), None).await.expect("deleted");
+    }
+    let listed = meta.list("a/").await.expect("listed");
+    let values: Vec<&[u8]> = listed.iter().map(|(_, found)| &found.value[..]).collect();
+    assert_eq!(values, [&[1][..], UNREADABLE, UNREADABLE]);
+    let refused = meta.get("a/later").await.expect_err("it can't be read").to_string();
+    assert!(refused.contains("a/later") && refused.contains("upgrade"), "{refused}");
+    assert_eq!(events.next().await, Err(WatchEnd::Lagged), "to be listed");
+    let expect = Expect::Version(listed[1].1.version);
+    let anew = Op::Put { key: "a/later".to_owned(), value: Bytes::from_static(b"anew"), expect };
+    meta.commit(vec![anew]).await.expect("committed");
+    assert_eq!(value(&meta, "a/later").await, Some(Bytes::from_static(b"anew")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

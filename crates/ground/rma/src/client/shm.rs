@@ -18,7 +18,8 @@ use crate::client::mux::{Mux, watch_until};
 use crate::client::stream::Stream;
 use crate::client::waiter::{Bell, Registration};
 use crate::connection::{
-    CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
+    CallDone, Capabilities, Connection, ConnectionLost, OpError, ReadOp, ReadResults, RegionInfo,
+    assert_fills,
 };
 use crate::doorbell::DOORBELL_BYTES;
 use crate::frame::{Decoder, HelloReply};
@@ -89,11 +90,7 @@ impl Shm {
         Self { env: env.clone(), mux, regions, bell }
     }
 
-    fn read_mapped(
-        &self,
-        ops: &[ReadOp],
-        out: &mut [u8],
-    ) -> Result<Vec<Result<(), OpError>>, ConnectionLost> {
+    fn read_mapped(&self, ops: &[ReadOp], out: &mut [u8]) -> ReadResults {
         self.mux.alive()?;
         let mut results = Vec::with_capacity(ops.len());
         let mut rest = out;
@@ -142,21 +139,9 @@ impl Connection for Shm {
         self.regions.iter().map(|(info, _)| *info).collect()
     }
 
-    fn read<'a>(
-        &'a self,
-        ops: &'a [ReadOp],
-        out: &'a mut [u8],
-    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
-        let total: u64 = ops.iter().map(|op| u64::from(op.len)).sum();
-        assert_eq!(out.len() as u64, total, "the buffer is as long as all operations together");
+    fn read<'a>(&'a self, ops: &'a [ReadOp], out: &'a mut [u8]) -> BoxFuture<'a, ReadResults> {
+        assert_fills(ops, out);
         Box::pin(async move { self.read_mapped(ops, out) })
-    }
-
-    fn scar<'a>(
-        &'a self,
-        ops: &'a [ScarOp],
-    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
-        Box::pin(std::future::ready(Ok(vec![Err(OpError::Unsupported); ops.len()])))
     }
 
     fn watch(&self, last_seen: u32, deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>> {
@@ -173,11 +158,11 @@ impl Connection for Shm {
         })
     }
 
-    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
+    fn call(&self, method: u16, payload: Bytes) -> CallDone<'_> {
         Box::pin(async move { self.mux.call(method, &[payload]).await })
     }
 
-    fn call_with_pieces(&self, method: u16, pieces: Vec<Bytes>) -> BoxFuture<'_, Result<Bytes, CallError>> {
+    fn call_with_pieces(&self, method: u16, pieces: Vec<Bytes>) -> CallDone<'_> {
         Box::pin(async move { self.mux.call(method, &pieces).await })
     }
 

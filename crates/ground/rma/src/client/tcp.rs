@@ -10,7 +10,8 @@ use tailwater_env::Env;
 use crate::client::mux::{Mux, watch_until};
 use crate::client::stream::Stream;
 use crate::connection::{
-    CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
+    CallDone, Capabilities, Connection, ConnectionLost, OpError, ReadOp, ReadResults, RegionInfo, ScarOp,
+    ScarResults, assert_fills,
 };
 use crate::frame::{self, Decoder, FrameKind, HelloReply};
 use crate::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX, READ_BYTES_MAX};
@@ -35,11 +36,7 @@ impl Tcp {
         Self { env: env.clone(), mux, regions: reply.regions, scar: reply.scar }
     }
 
-    async fn read_frames(
-        &self,
-        ops: &[ReadOp],
-        mut out: &mut [u8],
-    ) -> Result<Vec<Result<(), OpError>>, ConnectionLost> {
+    async fn read_frames(&self, ops: &[ReadOp], mut out: &mut [u8]) -> ReadResults {
         let mut results = Vec::with_capacity(ops.len());
         // All frames go out before the first answer is waited for.
         let mut under_way = Vec::new();
@@ -59,7 +56,7 @@ impl Tcp {
         Ok(results)
     }
 
-    async fn scar_frames(&self, ops: &[ScarOp]) -> Result<Vec<Result<ScarReply, OpError>>, ConnectionLost> {
+    async fn scar_frames(&self, ops: &[ScarOp]) -> ScarResults {
         let mut results = Vec::with_capacity(ops.len());
         // What did not fit in one response is asked for again; each carries out its first at least.
         while results.len() < ops.len() {
@@ -105,20 +102,12 @@ impl Connection for Tcp {
         self.regions.clone()
     }
 
-    fn read<'a>(
-        &'a self,
-        ops: &'a [ReadOp],
-        out: &'a mut [u8],
-    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
-        let total: u64 = ops.iter().map(|op| u64::from(op.len)).sum();
-        assert_eq!(out.len() as u64, total, "the buffer is as long as all operations together");
+    fn read<'a>(&'a self, ops: &'a [ReadOp], out: &'a mut [u8]) -> BoxFuture<'a, ReadResults> {
+        assert_fills(ops, out);
         Box::pin(self.read_frames(ops, out))
     }
 
-    fn scar<'a>(
-        &'a self,
-        ops: &'a [ScarOp],
-    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
+    fn scar<'a>(&'a self, ops: &'a [ScarOp]) -> BoxFuture<'a, ScarResults> {
         if self.scar {
             Box::pin(self.scar_frames(ops))
         } else {
@@ -131,11 +120,11 @@ impl Connection for Tcp {
         Box::pin(watch_until(&self.env, deadline, moved, || self.mux.doorbell()))
     }
 
-    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
+    fn call(&self, method: u16, payload: Bytes) -> CallDone<'_> {
         Box::pin(async move { self.mux.call(method, &[payload]).await })
     }
 
-    fn call_with_pieces(&self, method: u16, pieces: Vec<Bytes>) -> BoxFuture<'_, Result<Bytes, CallError>> {
+    fn call_with_pieces(&self, method: u16, pieces: Vec<Bytes>) -> CallDone<'_> {
         Box::pin(async move { self.mux.call(method, &pieces).await })
     }
 

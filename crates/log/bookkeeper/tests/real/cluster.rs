@@ -61,7 +61,8 @@ impl Cluster {
         Self::zookeeper_with(None)
     }
 
-    fn zookeeper_with(security: Option<PathBuf>) -> Self {
+    /// The same where it lets in only who is in `jaas.conf` of the folder `security`.
+    pub fn zookeeper_with(security: Option<PathBuf>) -> Self {
         static CLUSTERS: AtomicUsize = AtomicUsize::new(0);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         assert!(script().arg("install").status().expect("it runs").success(), "see above");

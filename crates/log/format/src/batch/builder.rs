@@ -6,7 +6,7 @@ use super::compression::{Codec, Compressor};
 use super::{
     AT_ATTRIBUTES, AT_BASE_SEQUENCE, AT_BASE_TIMESTAMP, AT_CRC, AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH,
     AT_LENGTH, AT_MAGIC, AT_MAX_TIMESTAMP, AT_PRODUCER_EPOCH, AT_PRODUCER_ID, AT_RECORD_COUNT,
-    BATCH_HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, TRANSACTIONAL, crc_of, varint,
+    BATCH_HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, crc_of, varint,
 };
 use crate::bytes_at::{put_i16_be, put_i32_be, put_i64_be, put_u32_be};
 use crate::limits::BATCH_BYTES_MAX;
@@ -44,7 +44,6 @@ pub struct BatchBuilder {
     base_timestamp_ms: i64,
     max_timestamp_ms: i64,
     producer: Option<Producer>,
-    transactional: bool,
     compressor: Compressor,
 }
 
@@ -139,11 +138,6 @@ impl BatchBuilder {
         self.producer = Some(producer);
     }
 
-    /// Marks the batch as part of a transaction; holds for the next [`BatchBuilder::finish`] only.
-    pub fn set_transactional(&mut self) {
-        self.transactional = true;
-    }
-
     /// The batch, with base offset 0 and no leader epoch. The builder is empty afterwards. Compression may make
     /// short batches a little longer than [`BatchBuilder::len`] said.
     ///
@@ -165,14 +159,13 @@ impl BatchBuilder {
             }
         };
 
-        let transactional = if self.transactional { TRANSACTIONAL } else { 0 };
         let none = Producer { id: -1, epoch: -1, base_sequence: -1 };
         let producer = self.producer.unwrap_or(none);
         let length = i32::try_from(batch.len() - LENGTH_PREFIX_BYTES);
         put_i32_be(&mut batch, AT_LENGTH, length.expect("a batch is far shorter than 2 GiB"));
         put_i32_be(&mut batch, AT_LEADER_EPOCH, -1);
         batch[AT_MAGIC] = MAGIC;
-        put_i16_be(&mut batch, AT_ATTRIBUTES, codec as i16 | transactional);
+        put_i16_be(&mut batch, AT_ATTRIBUTES, codec as i16);
         put_i32_be(&mut batch, AT_LAST_OFFSET_DELTA, self.record_count as i32 - 1);
         put_i64_be(&mut batch, AT_BASE_TIMESTAMP, self.base_timestamp_ms);
         put_i64_be(&mut batch, AT_MAX_TIMESTAMP, self.max_timestamp_ms);
@@ -192,7 +185,6 @@ impl BatchBuilder {
         self.batch.clear();
         self.record_count = 0;
         self.producer = None;
-        self.transactional = false;
     }
 }
 

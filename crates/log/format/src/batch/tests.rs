@@ -273,14 +273,13 @@ fn hand_made_headers_are_refused_where_they_are_wrong() {
 fn a_builder_is_empty_after_each_batch() {
     let mut builder = BatchBuilder::new();
     builder.set_producer(Producer { id: 1, epoch: 2, base_sequence: 3 });
-    builder.set_transactional();
     append(&mut builder, &lines(1)[0]);
     let first = BatchHeader::parse(&builder.finish(Codec::None)).expect("whole");
     assert_eq!(first.producer(), Some(Producer { id: 1, epoch: 2, base_sequence: 3 }));
-    assert!(first.is_transactional() && builder.is_empty());
+    assert!(builder.is_empty());
     append(&mut builder, &lines(2)[1]);
     let second = BatchHeader::parse(&builder.finish(Codec::None)).expect("whole");
-    assert_eq!((second.producer(), second.is_transactional()), (None, false));
+    assert_eq!(second.producer(), None);
     assert_eq!(second.base_timestamp_ms, 1_700_000_000_001);
 }
 

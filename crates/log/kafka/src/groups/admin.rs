@@ -63,11 +63,11 @@ pub struct ShardLag {
     /// The id of the member that reads it, if that is known.
     pub member: Option<String>,
     /// What was committed; nothing yet if `None`.
-    pub committed: Option<u64>,
+    pub committed: Option<Offset>,
     /// First offset that was not removed.
-    pub log_start: u64,
+    pub log_start: Offset,
     /// The offset that the next record gets.
-    pub end: u64,
+    pub end: Offset,
     /// Records that are there and not consumed, going by what was committed; all that are there if nothing was.
     pub records: u64,
     /// The age of the oldest of them; zero if there are none. `None` if it can't be read, or has no time.
@@ -86,6 +86,11 @@ impl GroupInfo {
     }
 }
 
+/// What was committed; nothing that a client committed is below 0.
+fn offset_of(committed: &Committed) -> Offset {
+    Offset(u64::try_from(committed.offset).unwrap_or(0))
+}
+
 /// What a reset did, or would do, to one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
@@ -94,9 +99,9 @@ pub struct Reset {
     /// The shard.
     pub shard: u32,
     /// What was committed before.
-    pub before: Option<u64>,
+    pub before: Option<Offset>,
     /// What is committed now: the first record that is consumed next.
-    pub after: u64,
+    pub after: Offset,
 }
 
 /// Why something was not done to a group.
@@ -270,18 +275,18 @@ impl Broker {
         member: Option<String>,
     ) -> Option<ShardLag> {
         let shard = ShardId { stream: stream.id, shard: ShardNumber(number) };
-        let committed = committed.map(|committed| u64::try_from(committed.offset).unwrap_or(0));
+        let committed = committed.map(|committed| offset_of(&committed));
         let (log_start, end, next, time) = loop {
             let tails = self.log.tails(stream.id, &[shard.shard]).ok()?;
             let tail = tails.first()?;
-            let (log_start, end) = (tail.log_start.0, tail.next_offset.0);
+            let (log_start, end) = (tail.log_start, tail.next_offset);
             let next = committed.unwrap_or(log_start).clamp(log_start, end);
             let time = if next == end {
                 Some(Duration::ZERO)
             } else {
-                let made = match self.record_times.of(&self.log, shard, Offset(next)).await {
+                let made = match self.record_times.of(&self.log, shard, next).await {
                     // It was removed since the look at where the shard begins.
-                    Err(ReadError::Truncated { log_start }) if log_start.0 > next => continue,
+                    Err(ReadError::Truncated { log_start }) if log_start > next => continue,
                     made => made.ok().filter(|ms| *ms != NO_TIMESTAMP_MS),
                 };
                 let age = |ms| self.env.wall_ms().saturating_sub(ms).max(0).unsigned_abs();
@@ -289,7 +294,7 @@ impl Broker {
             };
             break (log_start, end, next, time);
         };
-        let (stream, records) = (stream.name.clone(), end - next);
+        let (stream, records) = (stream.name.clone(), end.0 - next.0);
         Some(ShardLag { stream, shard: number, member, committed, log_start, end, records, time })
     }
 
@@ -340,11 +345,11 @@ impl Broker {
                     shard: number,
                     error,
                 })?;
-                let before = known.get(&(stream.id, number)).map(|committed| committed.offset.max(0) as u64);
-                let after = found.offset.0;
+                let before = known.get(&(stream.id, number)).map(offset_of);
+                let after = found.offset;
                 resets.push(Reset { stream: stream.name.clone(), shard: number, before, after });
                 let committed = Committed {
-                    offset: after as i64,
+                    offset: after.0 as i64,
                     leader_epoch: -1,
                     committed_ms: self.env.wall_ms(),
                     expires_ms: None,

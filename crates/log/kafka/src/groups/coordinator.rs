@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::channel::oneshot;
@@ -77,13 +78,24 @@ struct Listed {
     catalog: Arc<Catalog>,
 }
 
+/// What all coordinators of a node have together: what is bounded is the node's, however many shares it has.
+#[derive(Default)]
+pub(crate) struct GroupsTotal {
+    groups: AtomicUsize,
+    /// What members of all groups brought, in bytes.
+    bytes: AtomicUsize,
+    offset_bytes: OffsetBytes,
+}
+
 #[derive(Default)]
 struct GroupTable {
     groups: BTreeMap<Arc<str>, GroupEntry>,
     alarms: BTreeSet<(Instant, Arc<str>)>,
     waiting: HashMap<u64, Waiter>,
-    /// What members of all groups brought, in bytes.
+    /// What members of its groups brought, in bytes.
     bytes: usize,
+    /// With those of the node's other coordinators.
+    total: Arc<GroupsTotal>,
     tickets: u64,
 }
 
@@ -129,26 +141,26 @@ pub(crate) struct CoordinatorSummary {
 
 impl Coordinator {
     /// Goes on with what is `stored` of those groups, and their offsets, that belong to it; `meta` is where it keeps
-    /// what they become. Offsets take `all_bytes` of memory so far.
+    /// what they become. It has a part of the node's `total`.
     pub fn open(
         env: &Env,
         configs: Arc<RuntimeConfigs>,
         log: &Log,
         (meta, stored): (Arc<dyn Meta>, &StoredGroups),
-        all_bytes: OffsetBytes,
+        total: Arc<GroupsTotal>,
         belongs: &dyn Fn(&str) -> bool,
     ) -> Self {
         let config = configs.now().groups.clone();
-        let room = (all_bytes, config.offsets_bytes_max);
+        let room = (Arc::clone(&total.offset_bytes), config.offsets_bytes_max);
         let (offsets, kept) = Offsets::open(env, meta, room, stored, belongs);
         let classic_limits = Arc::new(config.classic_limits());
-        let mut table = GroupTable::default();
+        let mut table = GroupTable::of(total);
         let now_ms = env.wall_ms();
         let changes = log.streams_changes();
         let catalog = Arc::new(Catalog::default().next(topics_of(log)));
         for name in offsets.groups() {
             let group = Group::Classic(ClassicGroup::new(Arc::clone(&classic_limits), 0, None));
-            table.groups.insert(name, GroupEntry::new(group, Some(now_ms)));
+            table.add(name, GroupEntry::new(group, Some(now_ms)));
         }
         let mut had_members = false;
         for (name, KeptGroup { record, members }) in kept {
@@ -177,7 +189,6 @@ impl Coordinator {
             let empty_since_ms = (!group.has_members()).then(|| record.empty_since_ms.unwrap_or(now_ms));
             let bytes = group.bytes() + kept_members.bytes();
             let alarm = group.next_deadline();
-            table.bytes += bytes;
             table.alarms.extend(alarm.map(|alarm| (alarm, Arc::clone(&name))));
             let entry = GroupEntry {
                 bytes,
@@ -186,7 +197,7 @@ impl Coordinator {
                 kept_members,
                 ..GroupEntry::new(group, empty_since_ms)
             };
-            table.groups.insert(name, entry);
+            table.add(name, entry);
         }
         let shared = Arc::new(CoordinatorShared {
             env: env.clone(),
@@ -608,16 +619,37 @@ impl GroupEntry {
 }
 
 impl GroupTable {
+    fn of(total: Arc<GroupsTotal>) -> Self {
+        let mut table = Self::default();
+        table.total = total;
+        table
+    }
+
     fn ticket(&mut self, waiter: Waiter) -> Ticket {
         self.tickets += 1;
         self.waiting.insert(self.tickets, waiter);
         Ticket(self.tickets)
     }
 
+    /// Has a group, with what is to be counted for it; in place of one of the name.
+    fn add(&mut self, name: Arc<str>, entry: GroupEntry) {
+        self.remove(&name);
+        self.total.groups.fetch_add(1, Ordering::Relaxed);
+        self.count_bytes(0, entry.bytes);
+        self.groups.insert(name, entry);
+    }
+
+    fn count_bytes(&mut self, before: usize, now: usize) {
+        self.bytes = self.bytes + now - before;
+        self.total.bytes.fetch_add(now, Ordering::Relaxed);
+        self.total.bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+
     /// Takes a group out, with what is counted for it.
     fn remove(&mut self, name: &str) {
         let Some((name, entry)) = self.groups.remove_entry(name) else { return };
-        self.bytes -= entry.bytes;
+        self.total.groups.fetch_sub(1, Ordering::Relaxed);
+        self.count_bytes(entry.bytes, 0);
         if let Some(alarm) = entry.alarm {
             self.alarms.remove(&(alarm, name));
         }
@@ -636,6 +668,13 @@ impl GroupTable {
     }
 }
 
+impl Drop for GroupTable {
+    fn drop(&mut self) {
+        self.total.groups.fetch_sub(self.groups.len(), Ordering::Relaxed);
+        self.total.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 impl CoordinatorShared {
     fn add_group(&self, table: &mut GroupTable, name: &str) -> Result<(), ErrorCode> {
         self.check_place(table, name)?;
@@ -643,9 +682,10 @@ impl CoordinatorShared {
         Ok(())
     }
 
-    /// Whether there is a place for one more group.
+    /// Whether there is a place for one more group. Those who ask several coordinators at the same time may get the
+    /// last one each.
     fn check_place(&self, table: &GroupTable, name: &str) -> Result<(), ErrorCode> {
-        if table.groups.len() >= self.config.groups_max {
+        if table.total.groups.load(Ordering::Relaxed) >= self.config.groups_max {
             if let Some(left_out) = self.complaints.admit(self.env.now(), "too many groups") {
                 let max = self.config.groups_max;
                 tracing::warn!(group = name, max, left_out, "refused: [kafka.groups] groups_max are there");
@@ -657,7 +697,7 @@ impl CoordinatorShared {
 
     fn insert_group(&self, table: &mut GroupTable, name: &str) {
         let group = ClassicGroup::new(Arc::clone(&self.classic_limits), 0, None);
-        table.groups.insert(name.into(), GroupEntry::new(Group::Classic(group), Some(self.env.wall_ms())));
+        table.add(name.into(), GroupEntry::new(Group::Classic(group), Some(self.env.wall_ms())));
     }
 
     /// Whether so many bytes may be kept of what a member brings, in place of those that it `replaces`: who brings no
@@ -671,7 +711,8 @@ impl CoordinatorShared {
     ) -> Result<(), ErrorCode> {
         let replaced = table.groups.get(name).map_or(0, |entry| replaces(&entry.group));
         let more = bytes.saturating_sub(replaced);
-        if more == 0 || table.bytes + more <= self.config.groups_bytes_max {
+        let taken = table.total.bytes.load(Ordering::Relaxed);
+        if more == 0 || taken + more <= self.config.groups_bytes_max {
             return Ok(());
         }
         if let Some(left_out) = self.complaints.admit(self.env.now(), "too much of groups") {
@@ -759,8 +800,7 @@ impl CoordinatorShared {
         }
         self.remember(&known, entry);
         let bytes = entry.group.bytes() + entry.kept_members.bytes();
-        table.bytes = table.bytes - entry.bytes + bytes;
-        entry.bytes = bytes;
+        let before = std::mem::replace(&mut entry.bytes, bytes);
         let alarm = entry.group.next_deadline();
         if alarm != entry.alarm {
             if let Some(before) = entry.alarm {
@@ -775,7 +815,9 @@ impl CoordinatorShared {
             }
             entry.alarm = alarm;
         }
-        if entry.group.generation() == 0 && entry.group.is_unused() && !self.offsets.has(name) {
+        let is_nobody_s = entry.group.generation() == 0 && entry.group.is_unused();
+        table.count_bytes(before, bytes);
+        if is_nobody_s && !self.offsets.has(name) {
             // Nobody ever was in it.
             table.remove(name);
         }

@@ -226,7 +226,7 @@ impl Offsets {
         belongs: &dyn Fn(&str) -> bool,
     ) -> (Self, BTreeMap<Arc<str>, KeptGroup>) {
         let mut memory = Memory::of(all_bytes);
-        let mut groups = BTreeMap::new();
+        let (mut groups, mut unread) = (BTreeMap::new(), BTreeSet::new());
         for (key, value) in &stored.groups {
             let Some(name) = key.strip_prefix(GROUPS).filter(|name| belongs(name)) else { continue };
             match GroupRecord::decode(&value.value) {
@@ -234,7 +234,10 @@ impl Offsets {
                     let members = BTreeMap::new();
                     groups.insert(Arc::from(name), KeptGroup { record, members });
                 }
-                Err(error) => tracing::warn!(key, %error, "a group is passed over"),
+                Err(error) => {
+                    unread.insert(name);
+                    tracing::warn!(key, %error, "the group is passed over: upgrade this node, or delete the group");
+                }
             }
         }
         for (key, value) in &stored.offsets {
@@ -247,7 +250,10 @@ impl Offsets {
                         memory.set(&Arc::from(group), (id.stream, partition), Some(committed));
                     }
                 }
-                Err(error) => tracing::warn!(key, %error, "committed offsets are passed over"),
+                Err(error) => tracing::warn!(
+                    key, %error,
+                    "committed offsets are passed over: upgrade this node, or commit them anew"
+                ),
             }
         }
         let to_keep = Arc::new(GroupsToKeep::default());
@@ -257,7 +263,9 @@ impl Offsets {
             };
             match groups.get_mut(name) {
                 Some(group) => _ = group.members.insert(part, value.value.clone()),
-                // Its group was removed, or can't be read.
+                // A later version has written its group.
+                None if unread.contains(name) => {}
+                // Its group was removed.
                 None => {
                     let mut unkept = to_keep.unkept.lock();
                     unkept.changes.entry(name.into()).or_default().insert(key.clone(), None);

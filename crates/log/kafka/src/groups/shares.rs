@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::Env;
 use tailwater_log::{Log, MembersSeen, ShardMember, heir, is_going};
-use tailwater_meta::{Expect, Lease, Meta, MetaError, Op, Versioned, Watch};
+use tailwater_meta::{Expect, FromMeta, Lease, Meta, MetaError, Op, Versioned, Watch};
 
-use super::coordinator::{Coordinator, CoordinatorSummary};
-use super::offsets::{OffsetBytes, StoredGroups};
+use super::coordinator::{Coordinator, CoordinatorSummary, GroupsTotal};
+use super::offsets::StoredGroups;
 use crate::errors::ErrorCode;
 use crate::runtime::RuntimeConfigs;
 
@@ -57,8 +57,8 @@ pub(crate) struct Coordinators {
     /// All groups', where one node is active.
     only: Option<Arc<Coordinator>>,
     shares: RwLock<Vec<GroupShare>>,
-    /// Bytes of offsets that they have.
-    all_bytes: OffsetBytes,
+    /// What they have together.
+    total: Arc<GroupsTotal>,
     /// Held by the one look at a time.
     looking: tokio::sync::Mutex<()>,
 }
@@ -91,19 +91,18 @@ impl Coordinators {
     pub async fn open(env: &Env, configs: Arc<RuntimeConfigs>, log: &Log) -> Result<Self, String> {
         let mut only = None;
         let mut shares = Vec::new();
-        let all_bytes = OffsetBytes::default();
+        let total = Arc::<GroupsTotal>::default();
         if log.is_shared() {
             shares.resize_with(SHARES, GroupShare::default);
         } else {
             let stored = StoredGroups::read(&**log.meta()).await;
             let stored = stored.map_err(|error| format!("groups can't be read: {error}"))?;
-            let (meta, all_bytes) = (Arc::clone(log.meta()), Arc::clone(&all_bytes));
+            let (meta, total) = (Arc::clone(log.meta()), Arc::clone(&total));
             let configs = Arc::clone(&configs);
-            only =
-                Some(Arc::new(Coordinator::open(env, configs, log, (meta, &stored), all_bytes, &|_| true)));
+            only = Some(Arc::new(Coordinator::open(env, configs, log, (meta, &stored), total, &|_| true)));
         }
         let (env, log, shares) = (env.clone(), log.clone(), RwLock::new(shares));
-        Ok(Self { env, log, configs, only, all_bytes, shares, looking: tokio::sync::Mutex::default() })
+        Ok(Self { env, log, configs, only, total, shares, looking: tokio::sync::Mutex::default() })
     }
 
     /// The coordinator of all groups, where one node is active.
@@ -275,9 +274,8 @@ impl Coordinators {
             let meta = Arc::clone(self.log.meta());
             let meta = Arc::new(FencedMeta { meta, key: key_of(share), version: record.version });
             let belongs = |group: &str| share_of(group) == share;
-            let (configs, all_bytes) = (Arc::clone(&self.configs), Arc::clone(&self.all_bytes));
-            let opened =
-                Coordinator::open(&self.env, configs, &self.log, (meta, &stored), all_bytes, &belongs);
+            let (configs, total) = (Arc::clone(&self.configs), Arc::clone(&self.total));
+            let opened = Coordinator::open(&self.env, configs, &self.log, (meta, &stored), total, &belongs);
             self.shares.write()[share] =
                 GroupShare { record, held: Some(Arc::new(opened)), is_unknown: false };
             tracing::info!(share, "this node coordinates these groups");
@@ -294,15 +292,15 @@ struct FencedMeta {
 }
 
 impl Meta for FencedMeta {
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>> {
+    fn get<'a>(&'a self, key: &'a str) -> FromMeta<'a, Option<Versioned>> {
         self.meta.get(key)
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
+    fn list<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Vec<(String, Versioned)>> {
         self.meta.list(prefix)
     }
 
-    fn commit(&self, mut ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>> {
+    fn commit(&self, mut ops: Vec<Op>) -> FromMeta<'_, u64> {
         ops.push(Op::Check { key: self.key.clone(), expect: Expect::Version(self.version) });
         Box::pin(async move {
             match self.meta.commit(ops).await {
@@ -314,16 +312,11 @@ impl Meta for FencedMeta {
         })
     }
 
-    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>> {
+    fn watch<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Watch> {
         self.meta.watch(prefix)
     }
 
-    fn lease<'a>(
-        &'a self,
-        key: &'a str,
-        value: Bytes,
-        ttl: Duration,
-    ) -> BoxFuture<'a, Result<Lease, MetaError>> {
+    fn lease<'a>(&'a self, key: &'a str, value: Bytes, ttl: Duration) -> FromMeta<'a, Lease> {
         self.meta.lease(key, value, ttl)
     }
 }
@@ -338,6 +331,8 @@ mod tests {
 
     use super::*;
     use crate::config::KafkaConfig;
+    use crate::groups::GroupsConfig;
+    use crate::groups::coordinator::Committer;
     use crate::groups::offsets::GroupOffsets;
     use crate::groups::records::Committed;
 
@@ -356,8 +351,13 @@ mod tests {
 
     /// The coordinators of a node, and the node among others.
     async fn node(log: &Log, id: &str) -> (Coordinators, ShardMember) {
+        node_with(log, id, GroupsConfig::default()).await
+    }
+
+    async fn node_with(log: &Log, id: &str, groups: GroupsConfig) -> (Coordinators, ShardMember) {
         let env = Env::real();
-        let configs = RuntimeConfigs::open(&env, Arc::clone(log.meta()), KafkaConfig::default(), None).await;
+        let file = KafkaConfig { groups, ..KafkaConfig::default() };
+        let configs = RuntimeConfigs::open(&env, Arc::clone(log.meta()), file, None).await;
         let mut shares = Vec::new();
         shares.resize_with(SHARES, GroupShare::default);
         let coordinators = Coordinators {
@@ -365,7 +365,7 @@ mod tests {
             log: log.clone(),
             configs: configs.expect("opened"),
             only: None,
-            all_bytes: OffsetBytes::default(),
+            total: Arc::default(),
             shares: RwLock::new(shares),
             looking: tokio::sync::Mutex::default(),
         };
@@ -424,6 +424,38 @@ mod tests {
         assert_eq!(new.commit(&group, offsets(8)).await, Err(ErrorCode::NotCoordinator));
         log_b.close().await;
         log_a.close().await;
+    }
+
+    #[tokio::test]
+    async fn groups_of_all_shares_of_a_node_are_bounded_together_and_those_of_a_share_that_it_gives_up_make_room()
+     {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = log(dir.path(), None).await;
+        let groups = GroupsConfig { groups_max: 2, ..GroupsConfig::default() };
+        let (node, member) = node_with(&log, "a", groups).await;
+        look_until(&[(&node, &member)], || node.all().len() == SHARES).await;
+        let nobody = Committer { generation: -1, ..Committer::default() };
+        let check = |group: &str| node.of(group).expect("its own").check_commit(group, &nobody);
+        let of = |share: usize| {
+            let groups = (0..).map(|number| format!("group-{number}"));
+            groups.into_iter().find(|group| share_of(group) == share).expect("one is of the share")
+        };
+        let groups = [0, 1, 2].map(of);
+        for group in &groups[..2] {
+            assert_eq!(check(group), Ok(()));
+            node.of(group).expect("its own").commit(group, offsets(5)).await.expect("kept");
+        }
+        assert_eq!(
+            check(&groups[2]),
+            Err(ErrorCode::GroupMaxSizeReached),
+            "another share has no room of its own"
+        );
+        assert_eq!(check(&groups[0]), Ok(()), "it is there");
+        node.give_up(0);
+        while check(&groups[2]).is_err() {
+            node.env.sleep(Duration::from_millis(1)).await;
+        }
+        log.close().await;
     }
 
     #[test]

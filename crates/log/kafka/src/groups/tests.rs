@@ -35,7 +35,7 @@ async fn open_in(env: &Env, log: &Log, groups: GroupsConfig) -> Coordinator {
     let file = KafkaConfig { groups, ..KafkaConfig::default() };
     let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), file, None).await.expect("it opens");
     let stored = StoredGroups::read(&**log.meta()).await.expect("read");
-    Coordinator::open(env, configs, log, (Arc::clone(log.meta()), &stored), OffsetBytes::default(), &|_| true)
+    Coordinator::open(env, configs, log, (Arc::clone(log.meta()), &stored), Arc::default(), &|_| true)
 }
 
 async fn stream(log: &Log, name: &str) -> StreamId {
@@ -303,6 +303,32 @@ async fn offsets_of_a_deleted_stream_are_gone_whoever_gets_its_name() {
     let again = stream(&log, "gone").await;
     assert_eq!(groups.offsets().get("g", (again, 0)), None);
     until(|| groups.offsets().of("g").len() == 3).await;
+}
+
+#[tokio::test]
+async fn members_of_a_group_whose_record_can_not_be_read_are_kept_for_whoever_can() {
+    let (_dir, log, _, groups) = begun(quick()).await;
+    for group in ["g", "h"] {
+        groups.beat(group, beat("a"), |_| true).await.expect("taken in");
+    }
+    drop(groups);
+    let members = || async { log.meta().list("kafka/member/").await.expect("listed").len() };
+    let before = members().await;
+    let value = bytes::Bytes::from_static(b"\xff of a later version");
+    let unreadable = tailwater_meta::Op::Put {
+        key: "kafka/group/g".to_owned(),
+        value,
+        expect: tailwater_meta::Expect::Present,
+    };
+    let gone = tailwater_meta::Op::Delete {
+        key: "kafka/group/h".to_owned(),
+        expect: tailwater_meta::Expect::Present,
+    };
+    log.meta().commit(vec![unreadable, gone]).await.expect("put");
+    let groups = open(&log, quick()).await;
+    groups.offsets().kept().await.expect("it writes").expect("durable");
+    let left = members().await;
+    assert!(left > 0 && left * 2 == before, "{left} of {before}");
 }
 
 #[tokio::test]

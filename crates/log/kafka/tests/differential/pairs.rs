@@ -330,7 +330,7 @@ pub fn silence(session: &mut Session) {
 }
 
 /// A heartbeat of KIP-848's; one that joins says what it wants.
-fn tell(
+pub fn tell(
     group: &str,
     member: &str,
     name: Option<&str>,

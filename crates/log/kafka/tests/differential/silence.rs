@@ -3,7 +3,7 @@
 use tailwater_kafka::messages::membership::ConsumerGroupHeartbeatRequest;
 
 use crate::groups::{commit, ready};
-use crate::pairs::{create_for_groups, until};
+use crate::pairs::{create_for_groups, tell, until};
 use crate::session::Session;
 use crate::vanished::describe;
 
@@ -13,17 +13,8 @@ const REBALANCE_MS: i32 = 600_000;
 const SILENT: &str = "groups-silent";
 
 fn silent(group: &str, member: &str, name: Option<&str>, epoch: i32) -> ConsumerGroupHeartbeatRequest {
-    let joins = epoch == 0;
-    ConsumerGroupHeartbeatRequest {
-        group_id: group.to_owned(),
-        member_id: member.to_owned(),
-        member_epoch: epoch,
-        instance_id: name.map(str::to_owned),
-        rebalance_timeout_ms: if joins { REBALANCE_MS } else { -1 },
-        subscribed_topic_names: joins.then(|| vec![SILENT.to_owned()]),
-        topic_partitions: joins.then(Vec::new),
-        ..Default::default()
-    }
+    let rebalance_timeout_ms = if epoch == 0 { REBALANCE_MS } else { -1 };
+    ConsumerGroupHeartbeatRequest { rebalance_timeout_ms, ..tell(group, member, name, epoch, SILENT) }
 }
 
 /// Members, of whom nobody hears any more while the other scripts run: [`is_over`] goes on.

@@ -21,7 +21,9 @@ use crate::limits::{COMMIT_OPS_MAX, REMOVAL_RETRY, REMOVALS_MAX};
 use crate::owner::{OwnerRequest, ReleasedShard};
 use crate::producer::Producers;
 use crate::shard::{Recovered, Shard, Truncation};
-use crate::stream::{SegmentRecord, StreamRecord, cold_gone_key, name_key, prefixes_of_parts, stream_key};
+use crate::stream::{
+    SegmentRecord, StreamRecord, cold_gone_key, deleted_key, name_key, prefixes_of_parts, stream_key,
+};
 use crate::view::{SharedView, View};
 
 impl Log {
@@ -365,7 +367,14 @@ impl Log {
             value: Bytes::new(),
             expect: Expect::Any,
         });
-        inner.meta.commit(ops.into_iter().chain(cold_gone).collect()).await.map_err(unavailable)?;
+        // What is left if this process ends before it is removed is found by that, whichever process looks.
+        let deleted = inner.sharing.as_ref().map(|_| Op::Put {
+            key: deleted_key(id),
+            value: Bytes::new(),
+            expect: Expect::Any,
+        });
+        let ops = ops.into_iter().chain(cold_gone).chain(deleted).collect();
+        inner.meta.commit(ops).await.map_err(unavailable)?;
         self.drop_deleted(&stream).await?;
         let damaged = stream.shards.iter().filter_map(ShardHandle::damaged);
         let segments = damaged.flat_map(|damaged| &damaged.segments).copied().collect();
@@ -388,8 +397,13 @@ impl Log {
         let segments = Arc::clone(&self.inner.segments);
         let removing = async move {
             for _ in 0..REMOVALS_MAX {
-                let left = remove_leftovers(&*meta, stream).await.map_err(|error| error.to_string());
-                match left.and(segments.delete_stream(stream).await) {
+                let removed = async {
+                    remove_leftovers(&*meta, stream).await.map_err(|error| error.to_string())?;
+                    // Behind the shards' records, without which nobody begins a segment.
+                    segments.delete_stream(stream).await?;
+                    remove_deleted(&*meta, stream).await.map_err(|error| error.to_string())
+                };
+                match removed.await {
                     Ok(()) => return,
                     Err(why) => {
                         tracing::warn!(%stream, why, "what a deleted stream has left is not removed yet")
@@ -513,6 +527,11 @@ fn unavailable(error: MetaError) -> StreamError {
         MetaError::Invalid(_) => StreamError::Refused(error.to_string()),
         error => StreamError::Unavailable(error.to_string()),
     }
+}
+
+/// Removes the note that something may be left of a deleted stream.
+pub(crate) async fn remove_deleted(meta: &dyn Meta, stream: StreamId) -> Result<(), MetaError> {
+    meta.commit(vec![Op::Delete { key: deleted_key(stream), expect: Expect::Any }]).await.map(drop)
 }
 
 /// Removes what metadata still has of a stream that has no record any more.

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use tailwater_format::{SegmentId, ShardId, StreamId};
 use tailwater_meta::Versioned;
 
-use crate::error::LogOpenError;
 use crate::stream::{
     ColdPlaceRecord, Key, ProducersRecord, SegmentRecord, SegmentsRecord, ShardRecord, StreamRecord,
-    TruncatedRecord,
+    StreamRecordError, TruncatedRecord,
 };
 
 /// What metadata says of one shard.
@@ -31,6 +30,8 @@ pub(crate) struct KnownLog {
     pub(crate) segments: Option<SegmentsRecord>,
     /// By which number cold storage knows this data directory.
     pub(crate) cold: Option<ColdPlaceRecord>,
+    /// Deleted streams of several processes, of which something may be left.
+    pub(crate) deleted: Vec<StreamId>,
 }
 
 impl KnownShard {
@@ -44,37 +45,55 @@ impl KnownShard {
 
 impl KnownLog {
     /// What these keys and values say.
-    pub(crate) fn read(keys: &[(String, Versioned)]) -> Result<Self, LogOpenError> {
+    pub(crate) fn read(keys: &[(String, Versioned)]) -> Result<Self, StreamRecordError> {
+        let mut known = Self::default();
+        keys.iter().try_for_each(|(key, stored)| known.note(key, stored))?;
+        Ok(known)
+    }
+
+    /// The same of those that can be read: of several processes each can do without the others' streams.
+    pub(crate) fn read_what_can_be(keys: &[(String, Versioned)]) -> Self {
         let mut known = Self::default();
         for (key, stored) in keys {
-            match Key::parse(key) {
-                Some(Key::Stream(id)) => {
-                    known.streams.insert(id, StreamRecord::decode(key, &stored.value)?);
-                }
-                Some(Key::Shard(shard)) => {
-                    let known = known.shards.entry(shard).or_default();
-                    known.record = ShardRecord::decode(key, &stored.value)?;
-                    known.version = stored.version;
-                }
-                Some(Key::Segment(shard, number)) => {
-                    let segment = SegmentRecord::decode(key, &stored.value)?;
-                    known.shards.entry(shard).or_default().segments.insert(number.0, segment);
-                }
-                Some(Key::Producers(shard)) => {
-                    let producers = ProducersRecord::decode(key, &stored.value)?;
-                    known.shards.entry(shard).or_default().producers = Some(producers);
-                }
-                Some(Key::Segments) => known.segments = Some(SegmentsRecord::decode(key, &stored.value)?),
-                Some(Key::Truncated(shard, number)) => {
-                    let truncated = TruncatedRecord::decode(key, &stored.value)?;
-                    known.shards.entry(shard).or_default().truncated.insert(number.0, truncated);
-                }
-                Some(Key::ColdPlace) => known.cold = Some(ColdPlaceRecord::decode(key, &stored.value)?),
-                Some(Key::Name(_) | Key::ProducerIds | Key::ColdGone(_)) => {}
-                None => tracing::warn!(key, "metadata has a key that is not known"),
+            if let Err(error) = known.note(key, stored) {
+                tracing::error!(
+                    %error,
+                    "it is passed over: a later version has written it, or it is damaged; upgrade this node, or delete the \
+                     stream that it is of"
+                );
             }
         }
-        Ok(known)
+        known
+    }
+
+    fn note(&mut self, key: &str, stored: &Versioned) -> Result<(), StreamRecordError> {
+        let value = &stored.value;
+        match Key::parse(key) {
+            Some(Key::Stream(id)) => _ = self.streams.insert(id, StreamRecord::decode(key, value)?),
+            Some(Key::Shard(shard)) => {
+                let record = ShardRecord::decode(key, value)?;
+                let known = self.shards.entry(shard).or_default();
+                (known.record, known.version) = (record, stored.version);
+            }
+            Some(Key::Segment(shard, number)) => {
+                let segment = SegmentRecord::decode(key, value)?;
+                self.shards.entry(shard).or_default().segments.insert(number.0, segment);
+            }
+            Some(Key::Producers(shard)) => {
+                let producers = ProducersRecord::decode(key, value)?;
+                self.shards.entry(shard).or_default().producers = Some(producers);
+            }
+            Some(Key::Segments) => self.segments = Some(SegmentsRecord::decode(key, value)?),
+            Some(Key::Truncated(shard, number)) => {
+                let truncated = TruncatedRecord::decode(key, value)?;
+                self.shards.entry(shard).or_default().truncated.insert(number.0, truncated);
+            }
+            Some(Key::ColdPlace) => self.cold = Some(ColdPlaceRecord::decode(key, value)?),
+            Some(Key::Deleted(stream)) => self.deleted.push(stream),
+            Some(Key::Name(_) | Key::ProducerIds | Key::ColdGone(_)) => {}
+            None => tracing::warn!(key, "metadata has a key that is not known"),
+        }
+        Ok(())
     }
 
     /// Whether metadata has a completed segment of this name.

@@ -32,12 +32,17 @@ use crate::log::{Damaged, Log};
 use crate::open::{KnownLog, KnownShard, found_segment};
 use crate::producer::Producers;
 use crate::shard::Recovered;
-use crate::stream::{ShardRecord, prefixes_of_shard, producers_key, shard_key, stream_key};
+use crate::stream::{
+    ShardRecord, StreamRecordError, prefixes_of_shard, producers_key, shard_key, stream_key,
+};
 
 /// How long after a claim that led to nothing there is another one.
 const CLAIM_AGAIN: Duration = Duration::from_millis(1_500);
-/// How long after a shard turned out to be damaged it is looked at again: its bytes may be back.
+/// How long after a shard turned out to be damaged it is looked at again: its bytes may be back. Twice as long after
+/// each time, as far as to [`DAMAGED_AGAIN_MAX`].
 const DAMAGED_AGAIN: Duration = Duration::from_secs(30);
+/// After so long its segments are also looked for anew among all that there are: one may be back that was gone.
+const DAMAGED_AGAIN_MAX: Duration = Duration::from_secs(3_600);
 /// How long a shard that is taken over keeps others waiting: one whose bookies do not answer takes nobody's turn.
 const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -49,6 +54,8 @@ struct ClaimedShard {
     version: u64,
     /// Nobody ever had it.
     is_new: bool,
+    /// It was this process's before, too: nobody else has had it since.
+    was_own: bool,
 }
 
 /// Claims that are under way. Its drop ends them.
@@ -67,10 +74,19 @@ struct ClaimsState {
 #[derive(Default)]
 struct ClaimedShards {
     under_way: HashMap<ShardId, ClaimUnderWay>,
-    /// Those of which a claim led to nothing, and when to try again.
-    failed: HashMap<ShardId, Instant>,
+    /// Those of which a claim led to nothing.
+    failed: HashMap<ShardId, FailedClaim>,
     /// A batch has yet to find out what it has claimed.
     is_looking: bool,
+}
+
+/// A claim that led to nothing.
+#[derive(Clone, Copy)]
+struct FailedClaim {
+    /// When there may be another one.
+    again: Instant,
+    /// How often the shard turned out to be damaged, and nothing else since.
+    damaged: u32,
 }
 
 /// A claim that is under way.
@@ -117,7 +133,7 @@ impl ShardClaims {
 
     /// Whether a claim of the shard may be tried: none has just failed.
     pub(super) fn may_try(&self, shard: &ShardId, now: Instant) -> bool {
-        self.state.shards.lock().failed.get(shard).is_none_or(|again| *again <= now)
+        self.state.shards.lock().failed.get(shard).is_none_or(|failed| failed.again <= now)
     }
 
     /// Claims these shards, as far as nobody else has done so, and opens them. Waits for nothing. Where others are
@@ -125,7 +141,8 @@ impl ShardClaims {
     pub(super) fn begin(&mut self, shards: Vec<ShardId>) {
         let mut state = self.state.shards.lock();
         let now = self.log.inner.env.now();
-        state.failed.retain(|_, again| *again > now);
+        // What is tried again has failed before; what nobody tries any more is forgotten.
+        state.failed.retain(|_, failed| failed.again + DAMAGED_AGAIN_MAX > now);
         if shards.is_empty() || std::mem::replace(&mut state.is_looking, true) {
             return;
         }
@@ -171,35 +188,66 @@ impl ClaimsState {
         }
     }
 
+    /// Whether the shard turned out to be damaged, and what was found of it is to be looked at again, and nothing else.
+    fn is_looked_at_again(&self, shard: &ShardId) -> bool {
+        let shards = self.shards.lock();
+        let damaged = shards.failed.get(shard).map_or(0, |failed| failed.damaged);
+        damaged > 0 && damaged_again(damaged) < DAMAGED_AGAIN_MAX
+    }
+
     fn end(&self, shard: ShardId, opened: &Opened, now: Instant) {
         let mut shards = self.shards.lock();
-        let again = match opened {
+        let before = shards.failed.remove(&shard).map_or(0, |failed| failed.damaged);
+        let failed = match opened {
             Opened::Yes | Opened::Gone => None,
-            Opened::Failed => Some(CLAIM_AGAIN),
-            Opened::Damaged => Some(DAMAGED_AGAIN),
+            Opened::Failed => Some(FailedClaim { again: now + CLAIM_AGAIN, damaged: before }),
+            Opened::Damaged => {
+                let damaged = before.saturating_add(1);
+                Some(FailedClaim { again: now + damaged_again(damaged), damaged })
+            }
         };
-        shards.failed.extend(again.map(|pause| (shard, now + pause)));
+        shards.failed.extend(failed.map(|failed| (shard, failed)));
         shards.under_way.remove(&shard);
     }
+}
+
+/// How long a shard is left alone that turned out to be damaged so often.
+fn damaged_again(times: u32) -> Duration {
+    let doubled = 1_u32.checked_shl(times.saturating_sub(1)).unwrap_or(u32::MAX);
+    DAMAGED_AGAIN.saturating_mul(doubled).min(DAMAGED_AGAIN_MAX)
 }
 
 impl Log {
     async fn claim_all(&self, state: &ClaimsState, shards: Vec<ShardId>, ends: &ClaimEnds) {
         let env = &self.inner.env;
         let known = self.claim_and_read(state, shards).await;
+        let readable =
+            known.iter().filter_map(|(claimed, known)| Some((claimed.shard, known.as_ref().ok()?)));
         let recorded: HashSet<SegmentId> =
-            known.iter().flat_map(|(claimed, known)| known.recorded(claimed.shard)).collect();
+            readable.flat_map(|(shard, known)| known.recorded(shard)).collect();
         let recorded = |id: &SegmentId| recorded.contains(id);
-        let left = known.iter().filter(|(claimed, _)| !claimed.is_new).map(|(claimed, _)| claimed.shard);
-        let left: BTreeSet<ShardId> = left.collect();
-        let found = match left.is_empty() {
-            true => Ok(BTreeMap::new()),
+        let left = known.iter().filter(|(claimed, known)| !claimed.is_new && known.is_ok());
+        let (again, anew): (Vec<_>, Vec<_>) = left
+            .map(|(claimed, _)| claimed)
+            .partition(|claimed| claimed.was_own && state.is_looked_at_again(&claimed.shard));
+        let of = |claimed: Vec<&ClaimedShard>| claimed.iter().map(|claimed| claimed.shard).collect();
+        let (again, anew): (BTreeSet<ShardId>, BTreeSet<ShardId>) = (of(again), of(anew));
+        let left: BTreeSet<ShardId> = again.union(&anew).copied().collect();
+        let found = async {
+            let mut found = BTreeMap::new();
+            if !anew.is_empty() {
+                found = self.inner.segments.take_over(&anew, &recorded).await?;
+            }
+            if !again.is_empty() {
+                found.extend(self.inner.segments.take_over_again(&again, &recorded).await?);
+            }
+            Ok::<_, String>(found)
+        };
+        let found = tokio::select! {
+            biased;
             // All are looked for at once: if one of them is given up meanwhile, the others are claimed anew.
-            false => tokio::select! {
-                biased;
-                () = ends.any_of(&left) => Err("a claim is given up".to_owned()),
-                found = self.inner.segments.take_over(&left, &recorded) => found,
-            },
+            () = ends.any_of(&left), if !left.is_empty() => Err("a claim is given up".to_owned()),
+            found = found => found,
         };
         state.shards.lock().is_looking = false;
         let mut found = match found {
@@ -225,7 +273,7 @@ impl Log {
         &self,
         state: &ClaimsState,
         shards: Vec<ShardId>,
-    ) -> Vec<(ClaimedShard, KnownShard)> {
+    ) -> Vec<(ClaimedShard, Result<KnownShard, Damaged>)> {
         let claims = shards.into_iter().map(|shard| async move {
             let claimed = async {
                 let Some(claimed) = self.claim(shard).await? else { return Ok(None) };
@@ -244,6 +292,10 @@ impl Log {
                     known.push(claimed);
                 }
                 Ok(None) => state.end(shard, &Opened::Gone, now),
+                Err(StreamError::Damaged(why)) => {
+                    tracing::error!(%shard, %why, "nobody owns the shard");
+                    state.end(shard, &Opened::Damaged, now);
+                }
                 Err(error) => {
                     tracing::warn!(%shard, %error, "it is not this node's yet");
                     state.end(shard, &Opened::Failed, now);
@@ -261,8 +313,7 @@ impl Log {
         let found = inner.meta.get(&key).await.map_err(unavailable)?;
         let decode = |found: &Versioned| ShardRecord::decode(&key, &found.value);
         let record = found.as_ref().map(decode).transpose();
-        let record = record.map_err(|error| StreamError::Unavailable(error.to_string()))?;
-        let before = record.unwrap_or_default();
+        let before = record.map_err(|error| StreamError::Damaged(unreadable(&error)))?.unwrap_or_default();
         if before.owner != thought.owner && before.owner != inner.owner_number {
             sharing.note(shard, ShardOwner::of(&before));
             return Ok(None);
@@ -280,7 +331,8 @@ impl Log {
         match inner.meta.commit(ops).await {
             Ok(version) => {
                 sharing.note(shard, ShardOwner::of(&record));
-                Ok(Some(ClaimedShard { shard, record, version, is_new: before.term == Term(0) }))
+                let (is_new, was_own) = (before.term == Term(0), before.owner == inner.owner_number);
+                Ok(Some(ClaimedShard { shard, record, version, is_new, was_own }))
             }
             // Somebody else has claimed it, or its stream is deleted: both are told.
             Err(MetaError::Conflict { .. }) => Ok(None),
@@ -293,18 +345,21 @@ impl Log {
         &self,
         state: &ClaimsState,
         claimed: ClaimedShard,
-        known: KnownShard,
+        known: Result<KnownShard, Damaged>,
         taking: Option<ShardTakeOver<'_>>,
         ends: &ClaimEnds,
     ) -> Opened {
         let ClaimedShard { shard, record, .. } = claimed;
-        let recovered = tokio::select! {
-            biased;
-            () = ends.of(&shard) => {
-                tracing::info!(%shard, "what it waits for is another node's to wait for");
-                Err(Opened::Gone)
-            }
-            recovered = self.take_claimed(state, claimed, known, taking) => recovered,
+        let recovered = match known {
+            Err(damaged) => Ok(Err(damaged)),
+            Ok(known) => tokio::select! {
+                biased;
+                () = ends.of(&shard) => {
+                    tracing::info!(%shard, "what it waits for is another node's to wait for");
+                    Err(Opened::Gone)
+                }
+                recovered = self.take_claimed(state, claimed, known, taking) => recovered,
+            },
         };
         let opened = match recovered {
             Ok(recovered) => self.open_taken(shard, record, recovered).await,
@@ -390,17 +445,68 @@ impl Log {
     }
 
     /// What metadata has of the shard's segments and producers: nobody else changes it any more.
-    async fn known_of(&self, claimed: &ClaimedShard) -> Result<KnownShard, StreamError> {
-        let meta = &self.inner.meta;
+    async fn known_of(&self, claimed: &ClaimedShard) -> Result<Result<KnownShard, Damaged>, StreamError> {
+        let (meta, shard) = (&self.inner.meta, claimed.shard);
         let mut keys = Vec::new();
         if !claimed.is_new {
-            for prefix in prefixes_of_shard(claimed.shard) {
+            for prefix in prefixes_of_shard(shard) {
                 keys.extend(meta.list(&prefix).await.map_err(unavailable)?);
             }
-            let key = producers_key(claimed.shard);
+            let key = producers_key(shard);
             keys.extend(meta.get(&key).await.map_err(unavailable)?.map(|found| (key, found)));
         }
-        let known = KnownLog::read(&keys).map_err(|error| StreamError::Unavailable(error.to_string()));
-        known.map(|mut known| known.shards.remove(&claimed.shard).unwrap_or_default())
+        Ok(match KnownLog::read(&keys) {
+            Ok(mut known) => Ok(known.shards.remove(&shard).unwrap_or_default()),
+            Err(error) => {
+                let why = unreadable(&error);
+                tracing::error!(%shard, %why, "the shard is damaged and is not opened; the others are");
+                Err(Damaged { why: format!("shard {shard}: {why}").into(), segments: Vec::new() })
+            }
+        })
+    }
+}
+
+/// What is said of metadata that can't be read, and what to do.
+fn unreadable(error: &StreamRecordError) -> Arc<str> {
+    format!(
+        "{error}: a later version has written it, or it is damaged; upgrade this node, or delete the stream"
+    )
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_format::{ShardNumber, StreamId};
+
+    use super::*;
+
+    #[test]
+    fn a_damaged_shard_is_left_alone_longer_each_time_and_its_segments_are_looked_for_anew_once_an_hour() {
+        let state = ClaimsState { shards: Mutex::default(), turns: Semaphore::new(1) };
+        let shard = ShardId { stream: StreamId(uuid::Uuid::from_u128(1)), shard: ShardNumber(0) };
+        let mut now = Instant::default();
+        let may_try = |now: Instant| {
+            let shards = state.shards.lock();
+            shards.failed.get(&shard).is_none_or(|failed| failed.again <= now)
+        };
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            state.end(shard, &Opened::Damaged, now);
+            let begun = now;
+            while !may_try(now) {
+                now = now + Duration::from_secs(30);
+            }
+            pauses.push((now.since(begun).as_secs(), state.is_looked_at_again(&shard)));
+        }
+        let seen = [30, 60, 120, 240, 480, 960, 1_920].map(|pause| (pause, true));
+        assert_eq!(pauses[..7], seen);
+        assert_eq!(pauses[7..], [(3_600, false); 2]);
+        state.end(shard, &Opened::Failed, now);
+        assert!(!may_try(now) && may_try(now + CLAIM_AGAIN), "metadata was away");
+        state.end(shard, &Opened::Damaged, now);
+        assert!(!may_try(now + Duration::from_secs(60)), "it was damaged before");
+        state.end(shard, &Opened::Gone, now);
+        state.end(shard, &Opened::Damaged, now);
+        assert!(may_try(now + DAMAGED_AGAIN), "another one had it meanwhile");
     }
 }

@@ -4,18 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tailwater_format::{ShardId, ShardNumber, StreamId};
+use tailwater_meta::Versioned;
 use tokio::sync::oneshot;
 
 use super::{STREAMS, unavailable};
 use crate::error::{AppendError, StreamError};
 use crate::log::{ClosedShard, Log, Stream};
 use crate::owner::OwnerRequest;
-use crate::stream::{Key, StreamRecord, stream_key};
+use crate::stream::{DELETED_PREFIX, Key, StreamRecord, stream_key};
 
 impl Log {
-    /// Has the streams that metadata has, as they are there. New ones, and new shards of one, are nobody's here.
-    /// Answers those that were deleted.
-    pub(super) async fn follow_streams(&self) -> Result<Vec<StreamId>, StreamError> {
+    /// Has the streams that metadata has, as they are there. New ones, and new shards of one, are nobody's here. Those
+    /// that were deleted come to `deleted`, also where this fails behind them.
+    pub(super) async fn follow_streams(&self, deleted: &mut BTreeSet<StreamId>) -> Result<(), StreamError> {
         let inner = &*self.inner;
         // Over the list, so that a stream that is created here meanwhile is not taken for one that was deleted.
         let _naming = inner.naming.lock().await;
@@ -26,14 +27,17 @@ impl Log {
             // One of a later version is there all the same: it stays as it is known.
             match StreamRecord::decode(&key, &found.value) {
                 Ok(record) => _ = listed.insert(id, record),
-                Err(error) => tracing::error!(%error, "what has become of a stream is not known here"),
+                Err(error) => tracing::error!(
+                    %error,
+                    "the stream stays as it is known here: a later version has written this, or it is damaged; upgrade this \
+                     node, or delete the stream"
+                ),
             }
         }
         let known: Vec<Arc<Stream>> = inner.streams.read().by_id.values().cloned().collect();
-        let mut deleted = Vec::new();
         for stream in known.iter().filter(|stream| !there.contains(&stream.record.id)) {
+            deleted.insert(stream.record.id);
             self.drop_deleted(stream).await?;
-            deleted.push(stream.record.id);
         }
         for (id, record) in listed {
             let known = inner.streams.read().by_id.get(&id).cloned();
@@ -50,7 +54,17 @@ impl Log {
                 Some(_) => {}
             }
         }
-        Ok(deleted)
+        Ok(())
+    }
+
+    /// The deleted streams of which something may be left, as metadata has them.
+    pub(super) async fn deleted_streams(&self) -> Result<BTreeSet<StreamId>, StreamError> {
+        let listed = self.inner.meta.list(DELETED_PREFIX).await.map_err(unavailable)?;
+        let deleted = |(key, _): (String, Versioned)| match Key::parse(&key) {
+            Some(Key::Deleted(stream)) => Some(stream),
+            _ => None,
+        };
+        Ok(listed.into_iter().filter_map(deleted).collect())
     }
 
     /// Whether there is a stream of that id. Where several processes share the shards metadata says so: what is known

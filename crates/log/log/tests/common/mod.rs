@@ -7,7 +7,7 @@ pub mod told;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -204,6 +204,28 @@ impl Tasks for Parts {
     fn spawn_dedicated(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
         self.0.spawn_dedicated(name, future)
     }
+}
+
+/// The clock of the real world, ahead of it by so many milliseconds.
+struct Ahead(Env, Arc<AtomicU64>);
+
+impl Clock for Ahead {
+    fn now(&self) -> Instant {
+        self.0.now() + Duration::from_millis(self.1.load(Ordering::SeqCst))
+    }
+    fn wall_ms(&self) -> i64 {
+        self.0.wall_ms()
+    }
+    fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()> {
+        self.0.sleep(deadline.since(self.now()))
+    }
+}
+
+/// The real world with a clock that can be put ahead: by so many milliseconds.
+pub fn ahead(env: &Env) -> (Env, Arc<AtomicU64>) {
+    let ahead = Arc::<AtomicU64>::default();
+    let (clock, parts) = (Arc::new(Ahead(env.clone(), Arc::clone(&ahead))), Arc::new(Parts(env.clone())));
+    (Env::new(clock, parts.clone(), parts, Arc::clone(env.disk())), ahead)
 }
 
 /// Tasks of one name, which can be lost.

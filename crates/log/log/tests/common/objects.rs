@@ -8,8 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_cold::limits::BLOCK_BYTES;
-use tailwater_cold::{ColdError, ColdObjects};
-use tailwater_env::BoxFuture;
+use tailwater_cold::{ColdError, ColdObjects, FromCold};
 use tailwater_log::{ColdConfig, LogConfig};
 
 /// Objects that outlive the logs on them.
@@ -58,7 +57,7 @@ impl MemoryObjects {
 }
 
 impl ColdObjects for MemoryObjects {
-    fn put<'a>(&'a self, name: &'a str, bytes: Bytes) -> BoxFuture<'a, Result<(), ColdError>> {
+    fn put<'a>(&'a self, name: &'a str, bytes: Bytes) -> FromCold<'a, ()> {
         Box::pin(async move {
             self.admit().await?;
             let mut bytes = bytes.to_vec();
@@ -70,12 +69,7 @@ impl ColdObjects for MemoryObjects {
         })
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a str,
-        from: u64,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, ColdError>> {
+    fn read<'a>(&'a self, name: &'a str, from: u64, length: usize) -> FromCold<'a, Bytes> {
         Box::pin(async move {
             self.admit().await?;
             let found = self.objects.lock().get(name).cloned();
@@ -85,7 +79,7 @@ impl ColdObjects for MemoryObjects {
         })
     }
 
-    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Result<Vec<String>, ColdError>> {
+    fn list<'a>(&'a self, folder: &'a str) -> FromCold<'a, Vec<String>> {
         Box::pin(async move {
             self.admit().await?;
             let objects = self.objects.lock();
@@ -95,7 +89,7 @@ impl ColdObjects for MemoryObjects {
         })
     }
 
-    fn remove<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Result<(), ColdError>> {
+    fn remove<'a>(&'a self, folder: &'a str) -> FromCold<'a, ()> {
         Box::pin(async move {
             self.admit().await?;
             self.objects.lock().retain(|name, _| !name.starts_with(&format!("{folder}/")));

@@ -9,8 +9,9 @@ use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId, parse_entry};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment,
-    SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract, StoreError, WriteRight, WriteRightFault,
+    DecidedCopies, EntryPlace, FromStore, IndexContents, OpenSegments, OpenedSegments, RawHeader,
+    RecoveredSegment, SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract, StoreError, WriteRight,
+    WriteRightFault,
 };
 use uuid::Uuid;
 
@@ -38,6 +39,8 @@ pub struct Content {
     pub unreachable: BTreeSet<ShardId>,
     /// How often segments were looked for.
     pub lists: u64,
+    /// How often those that were found before were looked at again.
+    pub looks_again: u64,
     /// The look for segments that does not end.
     pub slow_list: Option<u64>,
     /// Shards of which bytes can't be read.
@@ -119,6 +122,36 @@ impl ToldStore {
         }
     }
 
+    /// How each of these shards is taken over, of which these segments were found.
+    fn taking<'a>(
+        &'a self,
+        shards: &BTreeSet<ShardId>,
+        listed: &[SegmentId],
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BTreeMap<ShardId, ShardTakeOver<'a>> {
+        let of_one = move |shard: ShardId, listed: &[SegmentId]| {
+            let listed: Vec<SegmentId> = listed.iter().filter(|id| id.shard == shard).copied().collect();
+            let taking: ShardTakeOver<'a> = Box::pin(async move {
+                self.until_reachable(&shard).await;
+                let content = &mut *self.0.lock();
+                // One that was deleted meanwhile is not there.
+                let mut found_now = Vec::new();
+                for id in listed {
+                    found_now
+                        .extend(content.segments.get_mut(&id).map(|stored| found(&id, stored, recorded)));
+                }
+                if content.damaged.contains(&shard) {
+                    found_now
+                        .iter_mut()
+                        .for_each(|found| found.damaged = Some("it can't be read".to_owned()));
+                }
+                found_now
+            });
+            (shard, taking)
+        };
+        shards.iter().map(|shard| of_one(*shard, listed)).collect()
+    }
+
     async fn pause(&self) {
         let (env, _) = self.1.as_ref().expect("a store that is shared");
         env.sleep(std::time::Duration::from_millis(5)).await;
@@ -144,7 +177,7 @@ impl StoreContract for ToldStore {
         DecidedCopies::ONE
     }
 
-    fn check_copies(&self, _: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn check_copies(&self, _: SegmentCopies) -> FromStore<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
@@ -210,32 +243,19 @@ impl StoreContract for ToldStore {
         self.0.lock().segments.remove(id).map(drop).ok_or(StoreError::Unknown(*id))
     }
 
-    fn read<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        at: Position,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+    fn read<'a>(&'a self, id: &'a SegmentId, at: Position, length: usize) -> FromStore<'a, Bytes> {
         Box::pin(async move { self.read_now(id, at, length) })
     }
 
-    fn locate_offset<'a>(
-        &'a self,
-        _: &'a SegmentId,
-        _: Offset,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    fn locate_offset<'a>(&'a self, _: &'a SegmentId, _: Offset) -> FromStore<'a, Position> {
         Box::pin(async { Ok(Position(0)) })
     }
 
-    fn locate_transaction_id<'a>(
-        &'a self,
-        _: &'a SegmentId,
-        _: TransactionId,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    fn locate_transaction_id<'a>(&'a self, _: &'a SegmentId, _: TransactionId) -> FromStore<'a, Position> {
         Box::pin(async { Ok(Position(0)) })
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn flush(&self) -> FromStore<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
@@ -262,30 +282,23 @@ impl StoreContract for ToldStore {
         shards: &'a BTreeSet<ShardId>,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
     ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
-        let of_one = move |shard: ShardId, listed: &[SegmentId]| {
-            let listed: Vec<SegmentId> = listed.iter().filter(|id| id.shard == shard).copied().collect();
-            let taking: ShardTakeOver<'a> = Box::pin(async move {
-                self.until_reachable(&shard).await;
-                let content = &mut *self.0.lock();
-                // One that was deleted meanwhile is not there.
-                let mut found_now = Vec::new();
-                for id in listed {
-                    found_now
-                        .extend(content.segments.get_mut(&id).map(|stored| found(&id, stored, recorded)));
-                }
-                if content.damaged.contains(&shard) {
-                    found_now
-                        .iter_mut()
-                        .for_each(|found| found.damaged = Some("it can't be read".to_owned()));
-                }
-                found_now
-            });
-            (shard, taking)
-        };
         Box::pin(async move {
             let listed = self.listed(shards).await;
-            Ok(shards.iter().map(|shard| of_one(*shard, &listed)).collect())
+            Ok(self.taking(shards, &listed, recorded))
         })
+    }
+
+    fn take_over_again<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        let listed: Vec<SegmentId> = {
+            let content = &mut *self.0.lock();
+            content.looks_again += 1;
+            content.segments.keys().filter(|id| shards.contains(&id.shard)).copied().collect()
+        };
+        Box::pin(std::future::ready(Ok(self.taking(shards, &listed, recorded))))
     }
 }
 

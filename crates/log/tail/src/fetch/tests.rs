@@ -1,10 +1,11 @@
 use std::time::Duration;
 
 use tailwater_cache::{ItemExtras, Version};
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::Env;
 use tailwater_format::{SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 
 use super::*;
+use crate::FromSource;
 use crate::testing::{DecoratedSource, MemoryLog, SourceHooks};
 use crate::tests::{TestCell, in_runtime, until};
 
@@ -208,7 +209,7 @@ impl SourceHooks for Liar {
         _: SegmentId,
         _: Position,
         _: u32,
-    ) -> BoxFuture<'a, Result<Bytes, SourceError>> {
+    ) -> FromSource<'a, Bytes> {
         Box::pin(std::future::ready(Ok(Bytes::from(vec![0; self.0]))))
     }
 }

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tailwater_env::BoxFuture;
 use tailwater_format::{Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
 
-use crate::{DurableSource, SourceError, SourceSegment};
+use crate::{DurableSource, FromSource, SourceSegment};
 
 /// What a [`DecoratedSource`] does otherwise than the one behind it: nothing, unless a method says so.
 pub trait SourceHooks: Send + Sync + 'static {
@@ -17,7 +16,7 @@ pub trait SourceHooks: Send + Sync + 'static {
         segment: SegmentId,
         from: Position,
         len: u32,
-    ) -> BoxFuture<'a, Result<Bytes, SourceError>> {
+    ) -> FromSource<'a, Bytes> {
         inner.read(segment, from, len)
     }
 
@@ -34,20 +33,11 @@ pub struct DecoratedSource<H> {
 }
 
 impl<H: SourceHooks> DurableSource for DecoratedSource<H> {
-    fn read(
-        &self,
-        segment: SegmentId,
-        from: Position,
-        len: u32,
-    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+    fn read(&self, segment: SegmentId, from: Position, len: u32) -> FromSource<'_, Bytes> {
         self.hooks.read(&*self.inner, segment, from, len)
     }
 
-    fn tails<'a>(
-        &'a self,
-        stream: StreamId,
-        shards: &'a [ShardNumber],
-    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
+    fn tails<'a>(&'a self, stream: StreamId, shards: &'a [ShardNumber]) -> FromSource<'a, Vec<Option<Tail>>> {
         Box::pin(async move {
             let mut tails = self.inner.tails(stream, shards).await?;
             self.hooks.told(stream, shards, &mut tails);
@@ -55,11 +45,7 @@ impl<H: SourceHooks> DurableSource for DecoratedSource<H> {
         })
     }
 
-    fn segments(
-        &self,
-        shard: ShardId,
-        from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
+    fn segments(&self, shard: ShardId, from: SegmentNumber) -> FromSource<'_, Vec<SourceSegment>> {
         self.inner.segments(shard, from)
     }
 }

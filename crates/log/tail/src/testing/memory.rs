@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use tailwater_env::BoxFuture;
 use tailwater_format::batch::{self, BatchBuilder, Codec};
 use tailwater_format::{
     EntryFields, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
     Term, TransactionId, encode_entry_with,
 };
 
-use crate::{DurableSource, Place, SourceError, SourceSegment};
+use crate::{DurableSource, FromSource, Place, SourceError, SourceSegment};
 
 /// Some shards, in memory. Cheap to clone; clones are the same log.
 #[derive(Clone)]
@@ -323,20 +322,11 @@ fn tail_of(shard: &Shard, chunk_bytes: u32) -> Option<Tail> {
 }
 
 impl DurableSource for MemoryLog {
-    fn read(
-        &self,
-        segment: SegmentId,
-        from: Position,
-        len: u32,
-    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+    fn read(&self, segment: SegmentId, from: Position, len: u32) -> FromSource<'_, Bytes> {
         Box::pin(std::future::ready(self.read_some(segment, from, len)))
     }
 
-    fn tails<'a>(
-        &'a self,
-        stream: StreamId,
-        shards: &'a [ShardNumber],
-    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
+    fn tails<'a>(&'a self, stream: StreamId, shards: &'a [ShardNumber]) -> FromSource<'a, Vec<Option<Tail>>> {
         let inner = self.inner.lock();
         let tail = |shard: &ShardNumber| {
             tail_of(inner.shards.get(&ShardId { stream, shard: *shard })?, self.chunk_bytes)
@@ -348,11 +338,7 @@ impl DurableSource for MemoryLog {
         Box::pin(std::future::ready(answer))
     }
 
-    fn segments(
-        &self,
-        shard: ShardId,
-        from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
+    fn segments(&self, shard: ShardId, from: SegmentNumber) -> FromSource<'_, Vec<SourceSegment>> {
         Box::pin(std::future::ready(self.list(shard, from)))
     }
 }

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tailwater_cache::{Backend, BackendConfig, BackendPlace, Backends, Cell, CellConfig, Connector, Mode};
+use tailwater_cache::{
+    Backend, BackendConfig, BackendPlace, Backends, Cell, CellConfig, Connecting, Connector, Mode,
+};
 use tailwater_env::Env;
-use tailwater_rma::testing::{ConnectionHooks, Decorated, ScarResults, cut, scar_of};
-use tailwater_rma::{Backing, Capabilities, Connection, ConnectionLost, LocalDoorbell, ScarOp};
+use tailwater_rma::testing::{ConnectionHooks, Decorated, cut, scar_of};
+use tailwater_rma::{Backing, Capabilities, Connection, ConnectionLost, LocalDoorbell, ScarOp, ScarResults};
 
 /// Whoever waits for as long as this waits for ever.
 const NEVER: Duration = Duration::from_secs(600);
@@ -104,10 +106,7 @@ fn backend(env: &Env, id: u64) -> (Arc<Backend>, LocalDoorbell) {
 }
 
 impl Connector for Ring {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         let backend = backend.number as usize;
         let (service, doorbell) = &self.backends[backend];
         let inner = tailwater_rma::local::connect(Arc::clone(service) as _, doorbell.clone(), &self.env);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_env::{BoxFuture, Env, Task};
+use tailwater_env::{Env, Task};
 use tailwater_format::batch::Records;
 use tailwater_format::{
     DurableTo, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
@@ -18,7 +18,7 @@ use crate::limits::{CATCH_UP_READS_MAX, FETCHES_MAX, LENGTHS_EVERY, TAIL_READS_M
 use crate::lock::LockTiming;
 use crate::testing::{DecoratedSource, MemoryLog, SourceHooks};
 use crate::{
-    Cells, Cursor, DurableSource, Entries, FeedReadError, Place, ReaderConfig, SourceError, TailReader,
+    Cells, Cursor, DurableSource, Entries, FeedReadError, FromSource, Place, ReaderConfig, TailReader,
     TailWriter, Waiter, WriterConfig,
 };
 
@@ -462,7 +462,7 @@ impl SourceHooks for Stalled {
         segment: SegmentId,
         from: Position,
         len: u32,
-    ) -> BoxFuture<'a, Result<Bytes, SourceError>> {
+    ) -> FromSource<'a, Bytes> {
         if self.shards.contains(&segment.shard.shard.0) {
             return Box::pin(std::future::pending());
         }

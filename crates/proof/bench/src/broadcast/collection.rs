@@ -108,7 +108,7 @@ struct KeptPoint {
 }
 
 /// The name for `-o json` of the ratio of new keys to invalidations in a case, and what comes.
-type Case = (&'static str, WorkloadArrivals);
+type KeptCase = (&'static str, WorkloadArrivals);
 
 /// Figure 9.
 pub fn ages(args: AgesArgs) -> anyhow::Result<()> {
@@ -170,7 +170,7 @@ pub fn finite(args: KeptArgs) -> anyhow::Result<()> {
     kept("broadcast 10b", "Events kept, with 100,000 keys (figure 10b)", &cases, args)
 }
 
-fn kept(bench: &'static str, title: &str, cases: &[Case], args: KeptArgs) -> anyhow::Result<()> {
+fn kept(bench: &'static str, title: &str, cases: &[KeptCase], args: KeptArgs) -> anyhow::Result<()> {
     anyhow::ensure!(args.skew.iter().all(|skew| *skew > 1.0), "a skew has to be above 1");
     let mut curves = Vec::new();
     for &case in cases {
@@ -197,7 +197,7 @@ fn kept(bench: &'static str, title: &str, cases: &[Case], args: KeptArgs) -> any
     report::print(args.common.output, &report)
 }
 
-fn kept_of(seed: u64, skew: f64, (new_keys, arrivals): Case, events: u64) -> anyhow::Result<KeptCurve> {
+fn kept_of(seed: u64, skew: f64, (new_keys, arrivals): KeptCase, events: u64) -> anyhow::Result<KeptCurve> {
     let mut workload = Workload::new(seed, skew, arrivals);
     let mut history = History::new(HistoryOptions { seed });
     let mut latest: HashMap<u32, u64> = HashMap::default();

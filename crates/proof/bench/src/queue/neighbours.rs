@@ -17,7 +17,7 @@ use tailwater_load::stats::{Durations, PercentilesMs, round};
 
 use super::client::{Client, LoadCredentials};
 use super::load::{LoadRandom, body};
-use super::nodes::{Account, Nodes, StoreArgs};
+use super::nodes::{LoadAccount, Nodes, StoreArgs};
 use super::traffic::Traffic;
 
 /// Time at the beginning of each part that is not measured.
@@ -95,7 +95,7 @@ struct NeighbourCounts {
 /// Runs it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     interrupt::listen()?;
-    let account = |number: u64| Account {
+    let account = |number: u64| LoadAccount {
         id: format!("{number:012}"),
         requests_per_s: args.quota,
         credentials: LoadCredentials {
@@ -107,7 +107,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let nodes = Nodes::start_with(&args.store, &[quiet, other])?;
     let (quiet, other) = (account(1), account(2));
     let server = nodes.addresses()[0];
-    let create = |account: &Account, name| {
+    let create = |account: &LoadAccount, name| {
         let mut client = Client::new(server).signed(Some(account.credentials.clone()));
         Traffic::create(&mut client, name, args.body_bytes, None)
     };

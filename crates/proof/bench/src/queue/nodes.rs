@@ -52,7 +52,7 @@ struct Node {
 }
 
 /// An account of the nodes, with a quota.
-pub struct Account {
+pub struct LoadAccount {
     /// Its id.
     pub id: String,
     /// Requests that it may send in a second; 0 is any number.
@@ -74,7 +74,7 @@ impl Nodes {
     }
 
     /// The same, with these accounts, who have to sign.
-    pub fn start_with(args: &StoreArgs, accounts: &[Account]) -> anyhow::Result<Self> {
+    pub fn start_with(args: &StoreArgs, accounts: &[LoadAccount]) -> anyhow::Result<Self> {
         let workspace = Workspace::create(args.dir.as_deref(), false)?;
         let count = if args.cassandra.is_some() { args.fronts.max(1) } else { 1 };
         let mut nodes = Vec::new();
@@ -96,7 +96,9 @@ impl Nodes {
                     args.replicas
                 );
             }
-            for Account { id, requests_per_s, credentials: LoadCredentials { key_id, secret } } in accounts {
+            for LoadAccount { id, requests_per_s, credentials: LoadCredentials { key_id, secret } } in
+                accounts
+            {
                 config += &format!(
                     "[[sqs.accounts]]\nid = {id:?}\nrequests_per_s = {requests_per_s}\n\
                      [[sqs.accounts.keys]]\nid = {key_id:?}\nsecret = {secret:?}\n"

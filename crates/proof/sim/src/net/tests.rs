@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use tailwater_rma::{Backing, Peer, RegionId, Reply, ScarHit};
+use tailwater_rma::{Backing, CallError, Peer, RegionId, Reply, ScarHit};
 
 use super::*;
 use crate::world::Crash;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use prost::Message;
 use tailwater_cache::Configuration;
@@ -12,7 +11,7 @@ use tailwater_cache::protocol::{
     encode_mutate,
 };
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
-use tailwater_rma::{CallError, Connection};
+use tailwater_rma::{CallDone, CallError, Connection};
 
 use super::Plant;
 
@@ -65,12 +64,7 @@ impl PlantedExchange {
 }
 
 impl ConnectionHooks for PlantedExchange {
-    fn call<'a>(
-        &'a self,
-        inner: &'a dyn Connection,
-        method: u16,
-        payload: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+    fn call<'a>(&'a self, inner: &'a dyn Connection, method: u16, payload: Bytes) -> CallDone<'a> {
         Box::pin(async move {
             match (self.plant, method) {
                 (Plant::SetUnderAnyConfiguration, METHOD_MUTATE) => {

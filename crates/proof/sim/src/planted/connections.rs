@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use prost::Message;
 use tailwater_cache::layout::{Item, encode_item};
 use tailwater_cache::protocol::{METHOD_MUTATE, MutateReply, MutateRequest, Outcome, encode_mutate};
 use tailwater_format::{ChunkKey, Position, SegmentId, ShardId, StreamId, TailPage, Term};
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
-use tailwater_rma::{CallError, Connection};
+use tailwater_rma::{CallDone, Connection};
 
 use super::Plant;
 
@@ -25,12 +24,7 @@ impl ReadsElsewhere {
 }
 
 impl ConnectionHooks for ReadsElsewhere {
-    fn call<'a>(
-        &'a self,
-        _: &'a dyn Connection,
-        method: u16,
-        payload: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+    fn call<'a>(&'a self, _: &'a dyn Connection, method: u16, payload: Bytes) -> CallDone<'a> {
         self.0.call(method, payload)
     }
 }
@@ -150,12 +144,7 @@ impl PlantedConnection {
 }
 
 impl ConnectionHooks for PlantedConnection {
-    fn call<'a>(
-        &'a self,
-        inner: &'a dyn Connection,
-        method: u16,
-        payload: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+    fn call<'a>(&'a self, inner: &'a dyn Connection, method: u16, payload: Bytes) -> CallDone<'a> {
         if method != METHOD_MUTATE {
             return inner.call(method, payload);
         }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
-use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_copy::CopyTree;
 use tailwater_format::call::{
@@ -13,7 +12,7 @@ use tailwater_format::call::{
 };
 use tailwater_format::{EntryFields, Offset, batches, encode_entry, parse_entry};
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
-use tailwater_rma::{CallError, Connection};
+use tailwater_rma::{CallDone, Connection};
 
 use super::Plant;
 
@@ -120,12 +119,7 @@ fn apart(entries: &Bytes) -> Option<Vec<Bytes>> {
 }
 
 impl ConnectionHooks for PlantedLink {
-    fn call<'a>(
-        &'a self,
-        inner: &'a dyn Connection,
-        method: u16,
-        payload: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+    fn call<'a>(&'a self, inner: &'a dyn Connection, method: u16, payload: Bytes) -> CallDone<'a> {
         Box::pin(async move {
             let method_asked = Method::from_number(method);
             let mut payload = payload;

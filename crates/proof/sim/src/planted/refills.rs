@@ -11,8 +11,8 @@ use tailwater_cache::layout::{BUCKET_BYTES, FLAGS_OFFSET, Item, encode_item};
 use tailwater_cache::protocol::{
     LOOKUP_UNKNOWN, Looked, LookupReply, LookupRequest, METHOD_LOOKUP, METHOD_SCAN, ScanReply,
 };
-use tailwater_rma::testing::{ConnectionHooks, Decorated, ScarResults};
-use tailwater_rma::{CallError, Connection, ReadOp, ScarOp};
+use tailwater_rma::testing::{ConnectionHooks, Decorated};
+use tailwater_rma::{CallDone, Connection, ReadOp, ScarOp, ScarResults};
 
 use super::Plant;
 
@@ -99,12 +99,7 @@ impl ConnectionHooks for PlantedRefill {
         })
     }
 
-    fn call<'a>(
-        &'a self,
-        inner: &'a dyn Connection,
-        method: u16,
-        payload: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+    fn call<'a>(&'a self, inner: &'a dyn Connection, method: u16, payload: Bytes) -> CallDone<'a> {
         Box::pin(async move {
             match (self.plant, method) {
                 (Plant::RefilledFromOne | Plant::ErasuresNotTold, METHOD_SCAN) => {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use prost::Message;
 use tailwater_cache::Version;
 use tailwater_cache::layout::Item;
@@ -12,7 +11,7 @@ use tailwater_cache::protocol::{
     PromiseReply, PromiseRequest, PromiseState,
 };
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
-use tailwater_rma::{CallError, Connection};
+use tailwater_rma::{CallDone, CallError, Connection};
 
 pub(super) struct PlantedUpdates;
 
@@ -39,12 +38,7 @@ impl PlantedUpdates {
 }
 
 impl ConnectionHooks for PlantedUpdates {
-    fn call<'a>(
-        &'a self,
-        inner: &'a dyn Connection,
-        method: u16,
-        payload: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+    fn call<'a>(&'a self, inner: &'a dyn Connection, method: u16, payload: Bytes) -> CallDone<'a> {
         Box::pin(async move {
             match method {
                 METHOD_PROMISE => Self::promise(inner, payload).await,

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_cache::{
-    Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connector, Mode, RefillConfig,
+    Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connecting, Connector, Mode,
+    RefillConfig,
 };
-use tailwater_env::{BoxFuture, Env};
-use tailwater_rma::{Backing, Connection, LocalDoorbell};
+use tailwater_env::Env;
+use tailwater_rma::{Backing, LocalDoorbell};
 use tailwater_tail::Cells;
 
 use crate::checkers::Violation;
@@ -15,7 +16,7 @@ use crate::net::Net;
 use crate::planted::Plant;
 use crate::world::{Node, World};
 
-/// Backends of a cell; R=3.2.
+/// Backends of a cell.
 pub(super) const BACKENDS: usize = 3;
 const BACKEND_NAMES: [&str; BACKENDS] = ["backend-0", "backend-1", "backend-2"];
 
@@ -24,6 +25,8 @@ const BACKEND_NAMES: [&str; BACKENDS] = ["backend-0", "backend-1", "backend-2"];
 pub(super) enum CellsKind {
     Data,
     Metadata,
+    /// One that is loaded as a whole.
+    Loaded,
 }
 
 impl CellsKind {
@@ -35,6 +38,7 @@ impl CellsKind {
         match self {
             CellsKind::Data => "data",
             CellsKind::Metadata => "metadata",
+            CellsKind::Loaded => "loaded",
         }
     }
 
@@ -43,9 +47,14 @@ impl CellsKind {
         let id = match self {
             CellsKind::Data => 0xda7a << 32 | 1,
             CellsKind::Metadata => 0x4e7a << 32 | 1,
+            CellsKind::Loaded => 0x10ad << 32 | 1,
+        };
+        let mode = match self {
+            CellsKind::Data | CellsKind::Metadata => Mode::R32,
+            CellsKind::Loaded => Mode::R2Immutable,
         };
         let addresses = vec![Vec::new(); BACKENDS];
-        Configuration::first(id, self.name(), Mode::R32, addresses).expect("three backends are enough")
+        Configuration::first(id, self.name(), mode, addresses).expect("three backends are enough")
     }
 }
 
@@ -148,10 +157,7 @@ struct NetConnector {
 }
 
 impl Connector for NetConnector {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         let backend = backend.number as usize;
         Box::pin(async move {
             let address = self.kind.address(backend);

@@ -66,10 +66,23 @@ impl<M: Outcome> ClientSeat<M> {
         skew_ms: i64,
         model: &Arc<Mutex<M>>,
     ) -> Result<(Node, Self), Violation> {
+        Self::take_of(world, net, CellsKind::Data, plant, number, skew_ms, model)
+    }
+
+    /// The same of any cell.
+    pub(super) fn take_of(
+        world: &World,
+        net: &Net,
+        kind: CellsKind,
+        plant: Plant,
+        number: usize,
+        skew_ms: i64,
+        model: &Arc<Mutex<M>>,
+    ) -> Result<(Node, Self), Violation> {
         let node = world.node(CLIENT_NAMES[number]);
         node.skew_wall_ms(skew_ms);
         let env = node.env();
-        let cell = world.run(cells::connect(net, &node, &env, CellsKind::Data, plant))?;
+        let cell = world.run(cells::connect(net, &node, &env, kind, plant))?;
         Ok((node, Self { env, cell, number: number as u64, model: Arc::clone(model) }))
     }
 

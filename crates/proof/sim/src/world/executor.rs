@@ -283,7 +283,7 @@ impl ExecutorShared {
             let place = core.rng.index(ready.len());
             let id = ready.remove(place);
             match core.tasks.get(&id) {
-                Some(slot) if slot.future.is_some() => {
+                Some(slot) if slot.future.is_some() && !core.is_paused(slot.owner) => {
                     slot.waker.queued.store(false, Ordering::Relaxed);
                     break Some((id, slot.name));
                 }
@@ -291,7 +291,8 @@ impl ExecutorShared {
                     self.main_waker.queued.store(false, Ordering::Relaxed);
                     break Some((id, "main"));
                 }
-                // Being polled further down the stack, or not to be polled in the middle of a disk call.
+                // Being polled further down the stack, of a node that stands still, or not to be polled in the middle
+                // of a disk call.
                 Some(_) => aside.push(id),
                 None if id == MAIN_TASK => aside.push(id),
                 // Tasks that are gone leave their wake-ups behind.
@@ -385,6 +386,10 @@ impl Core {
 
     pub(crate) fn is_alive(&self, owner: Owner) -> bool {
         self.nodes[owner.node].is_alive(owner.incarnation)
+    }
+
+    fn is_paused(&self, owner: Option<Owner>) -> bool {
+        owner.is_some_and(|owner| self.nodes[owner.node].is_paused)
     }
 
     fn doom(&mut self, which: impl Fn(TaskId, &TaskSlot) -> bool) {

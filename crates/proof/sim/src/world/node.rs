@@ -35,6 +35,8 @@ pub(crate) struct NodeState {
     /// The incarnation that is up, or none.
     up: Option<u64>,
     incarnation_next: u64,
+    /// Its tasks do not run.
+    pub(crate) is_paused: bool,
     /// Rung at each death. A watch would wake futures of one task that wait for it in any order.
     deaths: Arc<Notify>,
     wall_skew_ms: i64,
@@ -68,6 +70,7 @@ impl Node {
                 name,
                 up: Some(0),
                 incarnation_next: 1,
+                is_paused: false,
                 deaths: Arc::default(),
                 wall_skew_ms: 0,
                 rng: Rng::new(shared.seed, name),
@@ -161,6 +164,26 @@ impl Node {
         });
     }
 
+    /// Stops all its tasks where they are, as a machine that swaps, or whose hypervisor does. Time and timers go on.
+    pub fn pause(&self) {
+        self.set_paused(true);
+    }
+
+    /// Lets them go on. A crash does so, too.
+    pub fn resume(&self) {
+        self.set_paused(false);
+    }
+
+    fn set_paused(&self, is_paused: bool) {
+        self.shared.with(|core| {
+            let node = &mut core.nodes[self.id];
+            if node.is_paused != is_paused {
+                node.is_paused = is_paused;
+                core.record("pause", core.nodes[self.id].name, self.id as u64, u64::from(is_paused));
+            }
+        });
+    }
+
     /// Completes when the running process is gone, at once if there is none.
     pub async fn died(&self) {
         if let Some(incarnation) = self.incarnation() {
@@ -221,7 +244,7 @@ pub(crate) fn kill(shared: &ExecutorShared, owner: Owner, how: Crash) {
             return None;
         }
         let node = &mut core.nodes[owner.node];
-        node.up = None;
+        (node.up, node.is_paused) = (None, false);
         let disk = node.disk.clone();
         let name = node.name;
         core.record("crash", name, owner.incarnation, u64::from(how == Crash::Power));

@@ -285,3 +285,29 @@ fn the_futures_of_one_task_that_wait_for_a_death_are_woken_in_the_order_in_which
         assert_eq!(*told.lock(), (0..40).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn a_node_that_stands_still_goes_on_where_it_was_and_its_timers_went_on_meanwhile() {
+    let world = World::new(7);
+    let node = world.node("a");
+    let (env, seen) = (node.env(), Arc::new(Mutex::new(Vec::new())));
+    let (inner, noted) = (env.clone(), Arc::clone(&seen));
+    env.spawn("ticker", async move {
+        loop {
+            inner.sleep(Duration::from_millis(10)).await;
+            noted.lock().push(inner.now().as_ns() / 1_000_000);
+        }
+    })
+    .detach();
+    world.run_for(Duration::from_millis(35)).expect("it ends");
+    node.pause();
+    world.run_for(Duration::from_millis(100)).expect("it ends");
+    assert_eq!(seen.lock().len(), 3);
+    node.resume();
+    world.run_for(Duration::from_millis(5)).expect("it ends");
+    assert_eq!(seen.lock()[3..], [135], "once, however long it stood still");
+    node.pause();
+    node.restart(Crash::Process);
+    let restarted = world.run(node.run("task", async { 1 })).expect("it ends");
+    assert_eq!(restarted, Ok(1), "a crash ends it");
+}

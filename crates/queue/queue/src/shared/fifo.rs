@@ -40,13 +40,11 @@ use sha2::{Digest, Sha256};
 use tailwater_env::HashMap;
 
 use super::heads::begin_of;
-use super::numbers::sent_at;
 use super::rows::{GroupKey, RowCell, RowKind, Tuple};
 use super::{KnownQueue, SharedFront};
 use crate::deduplication::DeduplicationKey;
 use crate::ids::Number;
 use crate::limits::{COUNTED_MAX, GROUP_LOCKS, ROWS_READ, WRITE_MS};
-use crate::queue::Counts;
 use crate::request::{Figures, QueueError};
 use crate::settings::Consistency;
 use group::{
@@ -263,14 +261,7 @@ impl SharedFront {
                 if known.is_expired(Number(slot.number), now) {
                     return;
                 }
-                let Counts { visible, in_flight, delayed } = &mut figures.counts;
-                *match (slot.visible_at > now, slot.receives > 0) {
-                    (false, _) => visible,
-                    (true, true) => in_flight,
-                    (true, false) => delayed,
-                } += 1;
-                let sent_at = sent_at(Number(slot.number));
-                figures.oldest_sent_at = Some(figures.oldest_sent_at.map_or(sent_at, |old| old.min(sent_at)));
+                figures.count(Number(slot.number), slot.visible_at, slot.receives);
             })
             .await?;
         }

@@ -15,6 +15,20 @@ use crate::queue::Counts;
 use crate::request::{Figures, Message, QueueError};
 use crate::settings::Consistency;
 
+impl Figures {
+    /// One more message: since when it can be received, or from when on, and how often it was.
+    pub(super) fn count(&mut self, number: Number, visible_at: u64, receives: u16) {
+        let Counts { visible, in_flight, delayed } = &mut self.counts;
+        *match (visible_at > self.now, receives > 0) {
+            (false, _) => visible,
+            (true, true) => in_flight,
+            (true, false) => delayed,
+        } += 1;
+        let sent_at = sent_at(number);
+        self.oldest_sent_at = Some(self.oldest_sent_at.map_or(sent_at, |old| old.min(sent_at)));
+    }
+}
+
 /// A queue with more tuples than this is not counted each time that somebody asks.
 const QUICK_TUPLES: u64 = 10_000;
 
@@ -56,14 +70,7 @@ impl SharedFront {
             if known.is_expired(tuple.number, now) {
                 return;
             }
-            let Counts { visible, in_flight, delayed } = &mut figures.counts;
-            *match (tuple.visible_at > now, tuple.receives > 0) {
-                (false, _) => visible,
-                (true, true) => in_flight,
-                (true, false) => delayed,
-            } += 1;
-            let sent_at = sent_at(tuple.number);
-            figures.oldest_sent_at = Some(figures.oldest_sent_at.map_or(sent_at, |old| old.min(sent_at)));
+            figures.count(tuple.number, tuple.visible_at, tuple.receives);
         })
         .await?;
         Ok(figures)

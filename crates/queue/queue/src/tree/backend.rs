@@ -8,15 +8,15 @@ use redb::StorageBackend;
 use tailwater_env::File;
 
 /// A file that redb reads and writes.
-pub(super) struct Backend(pub(super) Arc<dyn File>);
+pub(super) struct TreeFile(pub(super) Arc<dyn File>);
 
-impl fmt::Debug for Backend {
+impl fmt::Debug for TreeFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Backend")
+        f.write_str("TreeFile")
     }
 }
 
-impl StorageBackend for Backend {
+impl StorageBackend for TreeFile {
     fn len(&self) -> io::Result<u64> {
         self.0.len()
     }

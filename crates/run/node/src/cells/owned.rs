@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tailwater_cache::{Backend, BackendPlace, Cell, Configuration, Connector, Mode};
-use tailwater_env::{BoxFuture, Env};
+use tailwater_cache::{Backend, BackendPlace, Cell, Configuration, Connecting, Connector, Mode};
+use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, MetaError, Op};
-use tailwater_rma::{Connection, LocalDoorbell, local};
+use tailwater_rma::{LocalDoorbell, local};
 
 /// Where configurations are, each below its cell's name.
 pub const PREFIX: &str = "cell/configuration/";
@@ -193,7 +193,7 @@ impl ToOwn {
 }
 
 impl Connector for ToOwn {
-    fn connect<'a>(&'a self, _: &'a BackendPlace) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, _: &'a BackendPlace) -> Connecting<'a> {
         let backend = Arc::clone(&self.backend);
         let connection = local::connect(backend, LocalDoorbell::new(), &self.env);
         Box::pin(std::future::ready(Ok(connection)))

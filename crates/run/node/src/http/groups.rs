@@ -87,8 +87,8 @@ pub(super) async fn reset(
     let resets = resets.into_iter().map(|Reset { stream, shard, before, after }| GroupReset {
         stream,
         shard,
-        before,
-        after,
+        before: before.map(|offset| offset.0),
+        after: after.0,
     });
     Ok(Json(resets.collect()))
 }
@@ -114,9 +114,9 @@ fn view(group: GroupInfo) -> GroupView {
         stream: lag.stream,
         shard: lag.shard,
         member: lag.member,
-        committed: lag.committed,
-        log_start: lag.log_start,
-        end: lag.end,
+        committed: lag.committed.map(|offset| offset.0),
+        log_start: lag.log_start.0,
+        end: lag.end.0,
         lag_records: lag.records,
         lag_seconds: lag.time.map(|time| time.as_secs_f64()),
     };

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tailwater_env::{Env, Task};
@@ -220,8 +219,13 @@ pub(super) async fn number_of(meta: &dyn Meta, id: &str) -> anyhow::Result<i32> 
         let mut free = 1;
         for (key, found) in meta.list(NUMBERS).await? {
             let number = key.strip_prefix(NUMBERS).and_then(|number| number.parse::<i32>().ok());
-            let number =
-                number.with_context(|| format!("metadata has {key:?}, which is no node's number"))?;
+            let Some(number) = number else {
+                tracing::warn!(
+                    key,
+                    "it is no node's number, and is passed over: remove it from the metadata"
+                );
+                continue;
+            };
             if found.value == id.as_bytes() {
                 return Ok(number);
             }

@@ -13,7 +13,7 @@ use crate::api::BridgeView;
 use crate::bridge::Bridges;
 
 /// Name, help, and what it is.
-type Series = (&'static str, &'static str, fn(&StreamSnapshot) -> u64);
+type StreamGauge = (&'static str, &'static str, fn(&StreamSnapshot) -> u64);
 
 /// What the replica says, asked before the page is written; nothing if there is none.
 pub(super) struct BroadcastsRead {
@@ -121,7 +121,7 @@ impl BroadcastsRead {
         let of = |read_one: fn(&StreamSnapshot) -> u64| {
             told.iter().map(move |stream| (stream.stream.to_string(), read_one(stream)))
         };
-        let gauges: [Series; 7] = [
+        let gauges: [StreamGauge; 7] = [
             ("tailwater_broadcast_stream_last", "Number of the last event that it has.", |of| of.last),
             ("tailwater_broadcast_stream_held", "Number of the last event that all replicas hold.", |of| {
                 of.held

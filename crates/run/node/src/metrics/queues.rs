@@ -30,7 +30,7 @@ impl QueuesRead {
 }
 
 /// Name, help, and what it is.
-type Series = (&'static str, &'static str, fn(&Figures) -> u64);
+type QueueSeries = (&'static str, &'static str, fn(&Figures) -> u64);
 
 pub(super) fn queues(read: &QueuesRead, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.gauge("tailwater_queues", "Queues.", read.count as u64)?;
@@ -43,7 +43,7 @@ pub(super) fn queues(read: &QueuesRead, page: &mut MetricsPage<'_>) -> fmt::Resu
     let of = |read_one: fn(&Figures) -> u64| {
         read.figures.iter().map(move |(queue, figures)| (queue.clone(), read_one(figures)))
     };
-    let gauges: [Series; 5] = [
+    let gauges: [QueueSeries; 5] = [
         ("tailwater_queue_messages", "Messages that can be received.", |of| of.counts.visible),
         ("tailwater_queue_in_flight", "Messages received and not deleted yet.", |of| of.counts.in_flight),
         ("tailwater_queue_delayed", "Messages whose delay is not over.", |of| of.counts.delayed),
@@ -55,7 +55,7 @@ pub(super) fn queues(read: &QueuesRead, page: &mut MetricsPage<'_>) -> fmt::Resu
     for (name, help, read_one) in gauges {
         page.gauges(name, help, "queue", of(read_one))?;
     }
-    let counters: [Series; 9] = [
+    let counters: [QueueSeries; 9] = [
         ("tailwater_queue_sent", "Messages sent since the start.", |of| of.happened.sent),
         ("tailwater_queue_received", "Messages received, as often as they were.", |of| of.happened.received),
         ("tailwater_queue_deleted", "Messages deleted.", |of| of.happened.deleted),

@@ -9,10 +9,8 @@ use std::sync::Arc;
 
 use tailwater_access::Peer;
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
 use tailwater_kafka_wire::api::ApiRequest;
 use tailwater_kafka_wire::messages::header::{read_response, request};
-use tailwater_meta::{Meta, MetaConfig, Recovery};
 use tailwater_node::Config;
 use tailwater_permissions::{AccessRule, Effect, Enforcement, Operation, ResourceKind, Rules};
 
@@ -84,11 +82,7 @@ pub fn rule(principal: &str, operation: Operation, kind: ResourceKind, name: &st
 
 /// Rules that are enforced, in metadata of their own below `dir`.
 pub async fn enforced(env: &Env, dir: &Path, all: Vec<AccessRule>) -> Arc<Rules> {
-    let mut recovery = Recovery::begin(env, &dir.join("meta")).unwrap();
-    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
-    let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
-    let journal = Journal::open(env, &dir.join("journal"), config, &mut replay).unwrap();
-    let meta: Arc<dyn Meta> = Arc::new(recovery.finish(env, journal, MetaConfig::default()));
+    let (_, meta) = tailwater_meta::testing::open(env, dir);
     let own = rustix::process::geteuid().as_raw();
     let rules = Rules::new(env, Enforcement::Enforce, vec![Peer::principal_of_uid(own)], None);
     rules.keep_in(meta).await.unwrap();

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use tailwater_node::api::{AccountBounds, AccountView, CreateAccountKey, CreatedAccountKey, RemoveAccount};
 
 use crate::admin::{Server, escaped};
-use crate::output::{self, Format};
+use crate::output::{self, Format, ListArgs};
 
 /// What to do with accounts.
 #[derive(Subcommand)]
@@ -18,11 +18,7 @@ pub enum Command {
     },
     /// List accounts with the ids of their keys.
     #[command(visible_alias = "list")]
-    Ls {
-        /// Form of the output.
-        #[arg(short, long, value_enum, default_value_t = Format::Table)]
-        output: Format,
-    },
+    Ls(ListArgs),
     /// Remove an account. Its requests are refused from then on; its queues stay.
     #[command(visible_alias = "remove")]
     Rm {
@@ -74,7 +70,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             output::print(&format!("AWS_ACCESS_KEY_ID={key}\nAWS_SECRET_ACCESS_KEY={secret}"))?;
             Ok(())
         }
-        Command::Ls { output } => {
+        Command::Ls(ListArgs { output }) => {
             let accounts: Vec<AccountView> = server.get("/v1/accounts")?;
             match output {
                 Format::Json => output::print_json(&accounts),

@@ -22,7 +22,7 @@ use tailwater_tls::{Acceptor, Certificates, ClientCertificates, Dialer, DialerCo
 
 use self::rights::BackendRights;
 use crate::admin::{Server, escaped};
-use crate::output::{self, Format};
+use crate::output::{self, Format, ListArgs};
 use crate::values;
 
 /// Exit status of `cache serve` when it was asked to end, for its supervisor to start it again.
@@ -37,11 +37,7 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// List a node's cells, as `tailwater cell ls` does.
     #[command(visible_alias = "list")]
-    Ls {
-        /// Form of the output.
-        #[arg(short, long, value_enum, default_value_t = Format::Table)]
-        output: Format,
-    },
+    Ls(ListArgs),
     /// Set a key to a value in a cell, and wait until a quorum of its replicas has it.
     Set {
         #[command(flatten)]
@@ -207,7 +203,7 @@ pub struct Seeds {
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(args) => serve(*args),
-        Command::Ls { output } => super::cell::list(server, output),
+        Command::Ls(ListArgs { output }) => super::cell::list(server, output),
         Command::Set { seeds, key, value, ttl_ms } => {
             in_cell(server, &seeds, async |cell| keys::set(cell, key, value, ttl_ms).await)
         }

@@ -12,7 +12,7 @@ use tailwater_node::api::{
 };
 
 use crate::admin::{Server, escaped};
-use crate::output::{self, Format};
+use crate::output::{self, Format, ListArgs};
 use crate::values;
 
 /// Backends of one cell that a node runs itself, at most.
@@ -140,11 +140,7 @@ pub enum Command {
     },
     /// List a node's cells: the two of its log, and those that were created.
     #[command(visible_alias = "list")]
-    Ls {
-        /// Form of the output.
-        #[arg(short, long, value_enum, default_value_t = Format::Table)]
-        output: Format,
-    },
+    Ls(ListArgs),
     /// Show a cell's configuration, and the backends that the node is connected to.
     Describe {
         /// The cell's name.
@@ -237,7 +233,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         }
         Command::Restore { name, backend } => change(server, &name, "restore", &RestoreCell { backend }),
         Command::Roll { name, stop } => roll(server, &name, stop),
-        Command::Ls { output } => list(server, output),
+        Command::Ls(ListArgs { output }) => list(server, output),
         Command::Describe { name, output } => {
             let cell: CellView = server.get(&format!("/v1/cells/{}", escaped(&name)))?;
             if output == Format::Json { output::print_json(&cell) } else { describe(&cell) }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tailwater_node::api::{AddCluster, ClusterView, DrainCluster, DrainedCluster};
 
 use crate::admin::{Server, escaped};
-use crate::output::{self, Format};
+use crate::output::{self, Format, ListArgs};
 
 /// What to do with clusters.
 #[derive(Subcommand)]
@@ -19,11 +19,7 @@ pub enum Command {
     },
     /// List this cluster and those that it knows.
     #[command(visible_alias = "list")]
-    Ls {
-        /// Form of the output.
-        #[arg(short, long, value_enum, default_value_t = Format::Table)]
-        output: Format,
-    },
+    Ls(ListArgs),
     /// Show a cluster.
     Describe {
         /// Its name.
@@ -57,7 +53,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             let added: ClusterView = server.put(&path(&name), &AddCluster { address })?;
             output::print(&format!("cluster {} at {} added", added.name, added.address.unwrap_or_default()))
         }
-        Command::Ls { output } => {
+        Command::Ls(ListArgs { output }) => {
             let clusters: Vec<ClusterView> = server.get("/v1/clusters")?;
             if output == Format::Json {
                 return clusters.iter().try_for_each(output::print_json);

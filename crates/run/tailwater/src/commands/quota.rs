@@ -6,7 +6,7 @@ use clap::{ArgGroup, Subcommand};
 use tailwater_node::api::{QUOTA_MAX, QuotaBound, QuotaEntity, QuotaView, SetQuota};
 
 use crate::admin::{Server, escaped};
-use crate::output::{self, Format};
+use crate::output::{self, Format, ListArgs};
 use crate::values::number;
 
 /// What to do with quotas.
@@ -34,11 +34,7 @@ pub enum Command {
     },
     /// List quotas.
     #[command(visible_alias = "list")]
-    Ls {
-        /// Form of the output.
-        #[arg(short, long, value_enum, default_value_t = Format::Table)]
-        output: Format,
-    },
+    Ls(ListArgs),
     /// Remove the quota about exactly this.
     #[command(visible_alias = "remove")]
     Rm {
@@ -88,7 +84,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             let set: QuotaView = server.put("/v1/quotas", &SetQuota { entity: about.into(), bounds })?;
             output::print(&said(&set))
         }
-        Command::Ls { output } => {
+        Command::Ls(ListArgs { output }) => {
             let quotas: Vec<QuotaView> = server.get("/v1/quotas")?;
             match output {
                 Format::Json => output::print_json(&quotas),

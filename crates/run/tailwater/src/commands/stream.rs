@@ -14,7 +14,7 @@ use tailwater_trees::TreeRequest;
 
 use super::tree;
 use crate::admin::{Server, escaped};
-use crate::output::{self, Format};
+use crate::output::{self, Format, ListArgs};
 use crate::values;
 
 /// Shards of a stream, as a node has it (`tailwater_log::limits`).
@@ -156,11 +156,7 @@ pub enum Command {
     },
     /// List streams.
     #[command(visible_alias = "list")]
-    Ls {
-        /// Form of the output.
-        #[arg(short, long, value_enum, default_value_t = Format::Table)]
-        output: Format,
-    },
+    Ls(ListArgs),
     /// Show a stream's configuration, shards and segments.
     Describe {
         /// The stream's name.
@@ -227,7 +223,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             let placed = place(server, &name, source, to, force, costs.as_deref())?;
             if output == Format::Json { output::print_json(&placed) } else { placed_table(&placed) }
         }
-        Command::Ls { output } => {
+        Command::Ls(ListArgs { output }) => {
             let streams: Vec<StreamView> = server.get("/v1/streams")?;
             if output == Format::Json {
                 return streams.iter().try_for_each(output::print_json);

@@ -8,7 +8,7 @@ use tailwater_node::api::{CreateToken, CreatedToken, Enforcement, Operation, Tok
 
 use super::acl::Resources;
 use crate::admin::{Server, escaped};
-use crate::output::{self, Format};
+use crate::output::{self, Format, ListArgs};
 
 /// What to do with tokens.
 #[derive(Subcommand)]
@@ -29,11 +29,7 @@ pub enum Command {
     },
     /// List tokens. Their rights are rules about token:NAME.
     #[command(visible_alias = "list")]
-    Ls {
-        /// Form of the output.
-        #[arg(short, long, value_enum, default_value_t = Format::Table)]
-        output: Format,
-    },
+    Ls(ListArgs),
     /// Remove a token with its rights. Everything that it has open ends.
     #[command(visible_alias = "remove")]
     Rm {
@@ -59,7 +55,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Command::Ls { output } => {
+        Command::Ls(ListArgs { output }) => {
             let tokens: Vec<TokenView> = server.get("/v1/tokens")?;
             match output {
                 Format::Json => output::print_json(&tokens),

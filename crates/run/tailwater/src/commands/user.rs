@@ -8,7 +8,7 @@ use clap::Subcommand;
 use tailwater_node::api::{SetUser, UserView};
 
 use crate::admin::{Server, escaped};
-use crate::output::{self, Format};
+use crate::output::{self, Format, ListArgs};
 
 /// The variable that a password may be in.
 const PASSWORD: &str = "TAILWATER_PASSWORD";
@@ -36,11 +36,7 @@ pub enum Command {
     },
     /// List users.
     #[command(visible_alias = "list")]
-    Ls {
-        /// Form of the output.
-        #[arg(short, long, value_enum, default_value_t = Format::Table)]
-        output: Format,
-    },
+    Ls(ListArgs),
 }
 
 /// Does it.
@@ -56,7 +52,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             let _: UserView = server.delete(&format!("/v1/users/{}", escaped(&name)))?;
             Ok(())
         }
-        Command::Ls { output } => {
+        Command::Ls(ListArgs { output }) => {
             let users: Vec<UserView> = server.get("/v1/users")?;
             match output {
                 Format::Json => output::print_json(&users),

@@ -1,5 +1,7 @@
 //! Groups that are moved from cluster to cluster, with kcat (librdkafka).
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::copies::{cluster, place_in_a_chain, wait_until_copied};
@@ -31,18 +33,24 @@ fn produce(node: &Node, numbers: std::ops::Range<u32>) -> Vec<String> {
     values
 }
 
+/// A stream in a chain of clusters, whose groups begin as soon as they have a member.
+fn chain_of_quick_groups(dir: &Path) -> [Node; 3] {
+    let quick = ("TAILWATER_KAFKA__GROUPS__INITIAL_REBALANCE_DELAY_MS", "0");
+    let start = |name| Node::start_with(&dir.join(name), &[], &[("TAILWATER_CLUSTER__NAME", name), quick]);
+    let nodes = ["us", "eu", "asia"].map(start);
+    let [us, eu, asia] = &nodes;
+    us.run(&["cluster", "add", "eu", &eu.data]);
+    us.run(&["cluster", "add", "asia", &asia.data]);
+    us.run(&["stream", "create", "s", "--shards", "2"]);
+    place_in_a_chain(dir, us, "s");
+    nodes
+}
+
 #[test]
 fn a_group_that_is_moved_to_another_cluster_and_back_goes_on_where_it_was() {
     need("kcat");
     let dir = tempfile::tempdir().expect("a directory");
-    let quick = ("TAILWATER_KAFKA__GROUPS__INITIAL_REBALANCE_DELAY_MS", "0");
-    let start =
-        |name| Node::start_with(&dir.path().join(name), &[], &[("TAILWATER_CLUSTER__NAME", name), quick]);
-    let [us, mut eu, asia] = ["us", "eu", "asia"].map(start);
-    us.run(&["cluster", "add", "eu", &eu.data]);
-    us.run(&["cluster", "add", "asia", &asia.data]);
-    us.run(&["stream", "create", "s", "--shards", "2"]);
-    place_in_a_chain(dir.path(), &us, "s");
+    let [us, mut eu, asia] = chain_of_quick_groups(dir.path());
 
     let first = produce(&us, 0..30);
     assert_eq!(read(&us, "g"), first);
@@ -95,14 +103,7 @@ fn a_cluster_whose_groups_are_its_own_is_told_of_no_others_and_tells_of_none() {
 fn a_group_that_is_deleted_in_one_cluster_goes_in_all_and_does_not_come_back_when_one_is_started_again() {
     need("kcat");
     let dir = tempfile::tempdir().expect("a directory");
-    let quick = ("TAILWATER_KAFKA__GROUPS__INITIAL_REBALANCE_DELAY_MS", "0");
-    let start =
-        |name| Node::start_with(&dir.path().join(name), &[], &[("TAILWATER_CLUSTER__NAME", name), quick]);
-    let [us, mut eu, asia] = ["us", "eu", "asia"].map(start);
-    us.run(&["cluster", "add", "eu", &eu.data]);
-    us.run(&["cluster", "add", "asia", &asia.data]);
-    us.run(&["stream", "create", "s", "--shards", "2"]);
-    place_in_a_chain(dir.path(), &us, "s");
+    let [us, mut eu, asia] = chain_of_quick_groups(dir.path());
     let all = produce(&us, 0..20);
     assert_eq!(read(&us, "g"), all);
     wait_until_committed(&asia, "g", 20);

@@ -7,52 +7,24 @@ use serde_json::Value;
 use crate::support::{tailwater, told};
 
 const COSTS: &str = r#"
-[[cluster]]
-name = "us"
-[[cluster]]
-name = "eu"
-[[cluster]]
-name = "eu2"
-[[cluster]]
-name = "asia"
-failing = true
-[[cluster]]
-name = "asia2"
-[[cluster]]
-name = "asia3"
-new = true
-[[link]]
-between = ["us", "eu"]
-cost_per_gb = 0.05
-delay_ms = 40
-[[link]]
-between = ["us", "eu2"]
-cost_per_gb = 0.05
-delay_ms = 40
-[[link]]
-between = ["eu", "eu2"]
-cost_per_gb = 0.01
-delay_ms = 1
-[[link]]
-between = ["us", "asia"]
-cost_per_gb = 0.08
-delay_ms = 70
-[[link]]
-between = ["us", "asia2"]
-cost_per_gb = 0.09
-delay_ms = 75
-[[link]]
-between = ["asia", "asia2"]
-cost_per_gb = 0.01
-delay_ms = 2
-[[link]]
-between = ["asia", "asia3"]
-cost_per_gb = 0.01
-delay_ms = 2
-[[link]]
-between = ["asia2", "asia3"]
-cost_per_gb = 0.01
-delay_ms = 2
+cluster = [
+    { name = "us" },
+    { name = "eu" },
+    { name = "eu2" },
+    { name = "asia", failing = true },
+    { name = "asia2" },
+    { name = "asia3", new = true },
+]
+link = [
+    { between = ["us", "eu"], cost_per_gb = 0.05, delay_ms = 40 },
+    { between = ["us", "eu2"], cost_per_gb = 0.05, delay_ms = 40 },
+    { between = ["eu", "eu2"], cost_per_gb = 0.01, delay_ms = 1 },
+    { between = ["us", "asia"], cost_per_gb = 0.08, delay_ms = 70 },
+    { between = ["us", "asia2"], cost_per_gb = 0.09, delay_ms = 75 },
+    { between = ["asia", "asia2"], cost_per_gb = 0.01, delay_ms = 2 },
+    { between = ["asia", "asia3"], cost_per_gb = 0.01, delay_ms = 2 },
+    { between = ["asia2", "asia3"], cost_per_gb = 0.01, delay_ms = 2 },
+]
 "#;
 
 /// Whether a plan for these costs came of these flags, and what was said.

@@ -144,23 +144,6 @@ fn publisher(region: u32) -> ConnectionId {
     1 << 40 | u64::from(region)
 }
 
-/// What the tail of a chain has for its region.
-struct WorldHistories<'a>(&'a Replica);
-
-impl region::ServeSource for WorldHistories<'_> {
-    fn lineage(&self, stream: &Stream) -> u64 {
-        self.0.lineage_of(stream)
-    }
-
-    fn held(&self, stream: &Stream) -> Option<(u64, u64)> {
-        Some((0, self.0.stream(stream)?.held()))
-    }
-
-    fn read(&self, stream: &Stream, after: u64, up_to: u64, bytes_max: usize) -> Option<Batch> {
-        self.0.stream(stream)?.history.read(after, up_to, bytes_max)
-    }
-}
-
 /// `events` events as a publisher encodes them.
 fn lot(events: u64, bytes: usize, keep: u64) -> Batch {
     let mut writer = Writer::new(0);
@@ -500,11 +483,11 @@ impl World {
         &mut self,
         now: Time,
         node: NodeId,
-        step: impl FnOnce(&mut ProxyPeer, &WorldHistories<'_>, &mut Vec<PeerOutput>),
+        step: impl FnOnce(&mut ProxyPeer, &Replica, &mut Vec<PeerOutput>),
     ) {
         let ReplicaNode { replica, proxy, .. } = &mut self.replicas[node as usize];
         if let Some(proxy) = proxy {
-            step(proxy, &WorldHistories(replica), &mut self.outbox);
+            step(proxy, replica, &mut self.outbox);
             self.region_outputs(now, node);
         }
     }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::Env;
 use tailwater_format::{
     BatchBuilder, Codec, Position, Producer, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
 };
 use tailwater_log::{AppendAnswer, AppendError, Log};
-use tailwater_tail::{DurableSource, SourceError, SourceSegment};
+use tailwater_tail::{DurableSource, FromSource, SourceError, SourceSegment};
 
 use crate::checkers::{Violation, ensure};
 use crate::rng::Rng;
@@ -188,29 +188,16 @@ impl ClientSource {
 }
 
 impl DurableSource for ClientSource {
-    fn read(
-        &self,
-        segment: SegmentId,
-        from: Position,
-        len: u32,
-    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+    fn read(&self, segment: SegmentId, from: Position, len: u32) -> FromSource<'_, Bytes> {
         Box::pin(self.ask(move |log| async move { DurableSource::read(&log, segment, from, len).await }))
     }
 
-    fn tails<'a>(
-        &'a self,
-        stream: StreamId,
-        shards: &'a [ShardNumber],
-    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
+    fn tails<'a>(&'a self, stream: StreamId, shards: &'a [ShardNumber]) -> FromSource<'a, Vec<Option<Tail>>> {
         let shards = shards.to_vec();
         Box::pin(self.ask(move |log| async move { DurableSource::tails(&log, stream, &shards).await }))
     }
 
-    fn segments(
-        &self,
-        shard: ShardId,
-        from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
+    fn segments(&self, shard: ShardId, from: SegmentNumber) -> FromSource<'_, Vec<SourceSegment>> {
         Box::pin(self.ask(move |log| async move { DurableSource::segments(&log, shard, from).await }))
     }
 }
