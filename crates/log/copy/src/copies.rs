@@ -378,13 +378,13 @@ impl Copies {
     }
 
     /// The stream of a session that is open.
-    pub fn stream_of(&self, asked: CopyNext) -> Option<StreamId> {
+    pub fn stream_of(&self, asked: &CopyNext) -> Option<StreamId> {
         self.inner.sessions.stream(asked.session)
     }
 
     /// Asks a session for the next entries: the answers of one session come in the order of these calls.
     pub fn next(&self, asked: CopyNext) -> impl Future<Output = Result<Bytes, CallRefusal>> + Send + use<> {
-        let answer: Result<oneshot::Receiver<_>, _> = self.inner.sessions.next(asked.session);
+        let answer: Result<oneshot::Receiver<_>, _> = self.inner.sessions.next(asked);
         async move { answer?.await.unwrap_or_else(|_| Err(ended())) }
     }
 

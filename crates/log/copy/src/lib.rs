@@ -12,7 +12,8 @@
 //! - **The same records.** A copy has the source's offsets, terms and record batches, byte for byte, each checked by
 //!   its own checksum. An entry is appended only where the last one ended. What the source has removed is a gap that
 //!   readers are told, as they are at the source.
-//! - **Durable first.** A copy shows, and sends on, what is on its own disk.
+//! - **Durable at the source.** A copy shows, and sends on, what is on the source's disk. Its own disk may follow.
+//! - **Each shard by itself.** A shard that can't be copied for a while does not hold up the others of its stream.
 //! - **It goes on where it was.** Where a copy ends is what its log says, so either end may die at any moment.
 //! - **Plans go forward.** A plan never replaces one with a greater number. A way that leads back to the cluster itself
 //!   is refused, so a cycle made of two plans carries nothing.

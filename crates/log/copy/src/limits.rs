@@ -7,6 +7,14 @@ use std::time::Duration;
 pub const WINDOW: usize = 16;
 /// Bytes of entries after which an answer is full. An entry is never divided, so one may be larger.
 pub const ANSWER_BYTES: usize = 1 << 20;
+/// Questions that a copy has under way at most: those of the window, and some that tell of shards that are held or go
+/// on.
+pub const QUESTIONS_MAX: usize = WINDOW + 16;
+/// Bytes of a shard that its log may have taken and not answered before it is looked whether it answers at all.
+pub const SHARD_BYTES_MAX: u64 = 16 << 20;
+/// How long a shard with [`SHARD_BYTES_MAX`] may be answered nothing before it is held, and the others go on without
+/// it.
+pub const SHARD_PATIENCE: Duration = Duration::from_millis(100);
 /// Answers that one session has under way at most, whatever the other cluster asks for.
 pub const CREDITS_MAX: usize = 64;
 /// Sessions of a node at a time. Each has a cursor for every shard, and answers under way.
@@ -65,7 +73,7 @@ const _: () = assert!(
     (ANSWER_BYTES as u64) < LINK_BYTES_PER_S_MIN * SESSION_IDLE.as_secs(),
     "a session with the least bound lives"
 );
-const _: () = assert!(WINDOW <= CREDITS_MAX, "a copy's own window is granted");
+const _: () = assert!(QUESTIONS_MAX <= CREDITS_MAX, "a copy's own questions are granted");
 const _: () =
     assert!(ANSWER_AFTER.as_millis() * 3 <= SILENCE_MAX.as_millis(), "one late answer is no silence");
 const _: () =

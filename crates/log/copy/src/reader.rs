@@ -5,22 +5,36 @@
 //! for no round trip.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tailwater_env::{Env, HashMap, Task};
-use tailwater_format::call::{CallErrorCode, CallRefusal, CopiedShard, CopyEntries, CopyFrom, encode_call};
+use tailwater_format::call::{
+    CallErrorCode, CallRefusal, CopiedShard, CopyEntries, CopyFrom, CopyNext, encode_call,
+};
 use tailwater_format::{Offset, ShardId, ShardNumber, StreamId};
 use tailwater_log::{CopyCursor, Listener, Log, ReadError};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::limits::{ANSWER_AFTER, ANSWER_BYTES, CREDITS_MAX, SESSION_IDLE, SESSIONS_MAX, SYNC_LOOK};
 
-/// The way back of one question.
-type Credit = oneshot::Sender<Result<Bytes, CallRefusal>>;
+/// One question, and the way back.
+struct Credit {
+    question: CopyNext,
+    answer: oneshot::Sender<Result<Bytes, CallRefusal>>,
+}
+
+/// Questions that tell something and that the session has yet to come to: those before them are answered at once.
+#[derive(Debug, Default)]
+struct Hurry {
+    questions: AtomicUsize,
+    more: Notify,
+}
 
 struct SessionDoor {
+    hurry: Arc<Hurry>,
     stream: StreamId,
     cluster: String,
     credits: mpsc::Sender<Credit>,
@@ -95,14 +109,18 @@ impl Sessions {
         let mut cursors: Vec<ShardCursor> = Vec::with_capacity(from.len());
         for CopyFrom { shard, next_offset } in from {
             let shard = ShardId { stream, shard: ShardNumber(*shard) };
-            self.log.view(shard).map_err(refusal)?;
+            match self.log.view(shard) {
+                // It is told of with the answers: the others are copied.
+                Ok(_) | Err(ReadError::Damaged(_)) => {}
+                Err(error) => return Err(refusal(error)),
+            }
             if cursors.last().is_some_and(|last| last.cursor.shard().shard >= shard.shard) {
                 return Err(CallRefusal::new(CallErrorCode::Malformed, "the shards are not in order"));
             }
             let next_offset = tailwater_format::call::offset_from_wire(*next_offset);
             let next_offset =
                 next_offset.map_err(|error| CallRefusal::new(CallErrorCode::Malformed, error.to_string()))?;
-            cursors.push(ShardCursor { cursor: CopyCursor::new(shard, next_offset), told: None });
+            cursors.push(ShardCursor::new(shard, next_offset));
         }
         let mut open = self.open.lock();
         // Under the lock, as a lineage that changes ends what is open: a session is either refused or ended.
@@ -114,7 +132,9 @@ impl Sessions {
         }
         let number = self.env.random_u64();
         let (credits, queue) = mpsc::channel(CREDITS_MAX);
+        let hurry = Arc::new(Hurry::default());
         let session = CopySession {
+            hurry: Arc::clone(&hurry),
             env: self.env.clone(),
             listener: self.log.listen(cursors.iter().map(|shard| shard.cursor.shard())),
             log: self.log.clone(),
@@ -127,7 +147,7 @@ impl Sessions {
             awaits_sync: false,
         };
         let task = self.env.spawn("copy-session", session.run(queue, number));
-        open.insert(number, SessionDoor { stream, cluster: cluster.to_owned(), credits, _task: task });
+        open.insert(number, SessionDoor { hurry, stream, cluster: cluster.to_owned(), credits, _task: task });
         Ok(number)
     }
 
@@ -155,19 +175,24 @@ impl Sessions {
     /// Of a session that is not open, or asked too often.
     pub(crate) fn next(
         &self,
-        session: u64,
+        question: CopyNext,
     ) -> Result<oneshot::Receiver<Result<Bytes, CallRefusal>>, CallRefusal> {
-        let (credit, answer) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
         let open = self.open.lock();
-        let door = open.get(&session).ok_or_else(ended)?;
-        door.credits.try_send(credit).map_err(|refused| match refused {
+        let door = open.get(&question.session).ok_or_else(ended)?;
+        let is_hurry = !question.from.is_empty() || !question.hold.is_empty();
+        door.credits.try_send(Credit { question, answer }).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(_) => {
                 let why = format!("a session has {CREDITS_MAX} answers under way at most");
                 CallRefusal::new(CallErrorCode::Overloaded, why)
             }
             mpsc::error::TrySendError::Closed(_) => ended(),
         })?;
-        Ok(answer)
+        if is_hurry {
+            door.hurry.questions.fetch_add(1, Ordering::AcqRel);
+            door.hurry.more.notify_one();
+        }
+        Ok(answered)
     }
 
     /// How many there are.
@@ -193,11 +218,22 @@ fn refusal(error: ReadError) -> CallRefusal {
 
 struct ShardCursor {
     cursor: CopyCursor,
+    /// Nothing of it is to be sent.
+    is_held: bool,
     /// Start and end of the shard as they were last told.
     told: Option<(Offset, Offset)>,
+    /// Why it can't be read, as it was last told; empty if it can.
+    why: String,
+}
+
+impl ShardCursor {
+    fn new(shard: ShardId, next_offset: Offset) -> Self {
+        Self { cursor: CopyCursor::new(shard, next_offset), is_held: false, told: None, why: String::new() }
+    }
 }
 
 struct CopySession {
+    hurry: Arc<Hurry>,
     env: Env,
     log: Log,
     listener: Listener,
@@ -216,11 +252,14 @@ struct CopySession {
 impl CopySession {
     async fn run(mut self, mut queue: mpsc::Receiver<Credit>, number: u64) {
         let env = self.env.clone();
-        while let Some(Some(credit)) = env.timeout(SESSION_IDLE, queue.recv()).await {
-            let answer = self.answer().await;
-            let is_over = answer.is_err();
+        while let Some(Some(Credit { question, answer })) = env.timeout(SESSION_IDLE, queue.recv()).await {
+            let answered = match self.take_in(&question) {
+                Ok(()) => self.answer().await,
+                Err(refused) => Err(refused),
+            };
+            let is_over = answered.is_err();
             // Whoever asked may be gone.
-            let _ = credit.send(answer);
+            let _ = answer.send(answered);
             if is_over {
                 break;
             }
@@ -228,6 +267,39 @@ impl CopySession {
         // Its own task goes with it, which has nothing left to do.
         let door = self.sessions.upgrade().and_then(|sessions| sessions.open.lock().remove(&number));
         drop(door);
+    }
+
+    /// Takes in what a question tells of shards.
+    fn take_in(&mut self, question: &CopyNext) -> Result<(), CallRefusal> {
+        if question.from.is_empty() && question.hold.is_empty() {
+            return Ok(());
+        }
+        self.hurry.questions.fetch_sub(1, Ordering::AcqRel);
+        let malformed = |why: String| CallRefusal::new(CallErrorCode::Malformed, why);
+        if question.from.len() + question.hold.len() > self.cursors.len() {
+            return Err(malformed("a question tells of more shards than there are".to_owned()));
+        }
+        for shard in &question.hold {
+            self.cursor(*shard)?.is_held = true;
+        }
+        for CopyFrom { shard, next_offset } in &question.from {
+            let next_offset = tailwater_format::call::offset_from_wire(*next_offset);
+            let next_offset = next_offset.map_err(|error| malformed(error.to_string()))?;
+            let cursor = self.cursor(*shard)?;
+            *cursor = ShardCursor::new(cursor.cursor.shard(), next_offset);
+        }
+        Ok(())
+    }
+
+    fn cursor(&mut self, shard: u32) -> Result<&mut ShardCursor, CallRefusal> {
+        let found = self.cursors.binary_search_by_key(&shard, |cursor| cursor.cursor.shard().shard.0);
+        match found {
+            Ok(index) => Ok(&mut self.cursors[index]),
+            Err(_) => {
+                let why = format!("the session has no shard {shard}");
+                Err(CallRefusal::new(CallErrorCode::Malformed, why))
+            }
+        }
     }
 
     async fn answer(&mut self) -> Result<Bytes, CallRefusal> {
@@ -238,7 +310,8 @@ impl CopySession {
             let way_changed = sessions.way_changed.notified();
             let way = sessions.way(self.stream);
             let shards = self.gather().await.map_err(refusal)?;
-            if !shards.is_empty() || way != self.told_way || self.env.now() >= until {
+            let is_hurry = self.hurry.questions.load(Ordering::Acquire) > 0;
+            if !shards.is_empty() || way != self.told_way || is_hurry || self.env.now() >= until {
                 let sequence = self.sequence;
                 self.sequence += 1;
                 self.told_way.clone_from(&way);
@@ -250,6 +323,7 @@ impl CopySession {
             tokio::select! {
                 biased;
                 () = way_changed => {}
+                () = self.hurry.more.notified() => {}
                 _ = self.env.timeout(limit, self.listener.changed()) => {}
             }
         }
@@ -265,18 +339,39 @@ impl CopySession {
                 self.first = index;
                 break;
             }
-            let ShardCursor { cursor, told } = &mut self.cursors[index];
+            let ShardCursor { cursor, is_held, told, why } = &mut self.cursors[index];
+            if *is_held {
+                continue;
+            }
             let read = match self.log.read_entries(cursor, ANSWER_BYTES - bytes).await {
                 Ok(read) => read,
                 // The copy has more than this cluster, which is on its way to there.
                 Err(ReadError::BeyondEnd { .. }) => continue,
-                Err(error) => return Err(error),
+                Err(error @ (ReadError::NoStream | ReadError::NoShard { .. })) => return Err(error),
+                // The others are copied.
+                Err(error) => {
+                    let shard = cursor.shard();
+                    let (error, known) = (error.to_string(), told.unwrap_or_default());
+                    if *why != error {
+                        tracing::warn!(%shard, %error, "a shard can't be read for its copies");
+                        why.clone_from(&error);
+                        shards.push(CopiedShard {
+                            shard: shard.shard.0,
+                            log_start: known.0.0,
+                            next_offset: known.1.0,
+                            why: error,
+                            ..CopiedShard::default()
+                        });
+                    }
+                    continue;
+                }
             };
             self.awaits_sync |= read.awaits_sync;
             let news = (read.log_start, read.next_offset);
-            if read.entries.is_empty() && *told == Some(news) {
+            if read.entries.is_empty() && *told == Some(news) && why.is_empty() {
                 continue;
             }
+            why.clear();
             *told = Some(news);
             let mut entries = BytesMut::with_capacity(read.entries.iter().map(Bytes::len).sum());
             read.entries.iter().for_each(|entry| entries.extend_from_slice(entry));
@@ -287,6 +382,7 @@ impl CopySession {
                 log_start: read.log_start.0,
                 next_offset: read.next_offset.0,
                 behind_bytes: read.behind_bytes,
+                why: String::new(),
             });
         }
         Ok(shards)

@@ -1,28 +1,36 @@
-//! The lower end of a hop: an operation that copies the shards of one stream from the cluster above, for as long as the
-//! plan says so.
+//! The lower end of a hop: the operations that copy the shards of one stream from the cluster above, one for each
+//! shard, for as long as the plan says so. They share a session and its window.
 //!
 //! It asks for more before it has what it asked for, so that the link is never idle, and does what `follow.rs` makes of
 //! the answers: hands the entries to the log in order. Where a session ends, by whichever end, it waits until the log
 //! has answered all that it took, and begins again where the log ends.
+//!
+//! A shard that can't be appended to is held: the cluster above is told to send nothing of it, and the others go on.
+//! When the log has answered all that it took of it, and after a pause if that was an error, it goes on where the log
+//! ends.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::{BoxFuture, Env, Instant};
 use tailwater_format::call::{
-    CopyEntries, CopyFrom, CopyNext, CopyOpen, CopyOpened, Method, decode_call, encode_call, stream_to_wire,
+    CopyEntries, CopyFrom, CopyOpen, CopyOpened, Method, decode_call, encode_call, stream_to_wire,
 };
-use tailwater_format::{Offset, ShardId, ShardNumber, StreamId};
+use tailwater_format::limits::CHUNK_BYTES_MIN;
+use tailwater_format::{Offset, Position, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, Term};
 use tailwater_log::{AppendError, Log, StreamError};
 use tailwater_rma::{CallError, Connection};
 
 use crate::ask::{AskFailed, ask_over, connect, in_words};
 use crate::follow::{Follow, FollowStep};
 use crate::hop::{CopiedEntry, Hop};
-use crate::limits::{BUSY_PAUSE, RETRY_MAX, RETRY_MIN, SILENCE_MAX, WINDOW};
+use crate::limits::{
+    BUSY_PAUSE, QUESTIONS_MAX, RETRY_MAX, RETRY_MIN, SHARD_BYTES_MAX, SHARD_PATIENCE, SILENCE_MAX, WINDOW,
+};
 use crate::links::ClusterLinks;
 use crate::pace::LinkPace;
 use crate::reader::Sessions;
@@ -46,7 +54,31 @@ pub(crate) struct CopyOperation {
     pub(crate) pace: Option<Arc<LinkPace>>,
 }
 
-type NextAnswer = BoxFuture<'static, Result<Bytes, CallError>>;
+/// The number of a question, and its answer.
+type NextAnswer = BoxFuture<'static, (u64, Result<Bytes, CallError>)>;
+type ShardTruncation = BoxFuture<'static, (ShardId, Result<Offset, StreamError>)>;
+
+/// A shard that is not copied for now.
+#[derive(Clone, Copy, Debug)]
+struct HeldShard {
+    /// It does not go on before.
+    until: Instant,
+    /// The pause after the next error.
+    pause: Duration,
+    /// It has gone on, and nothing is known to be wrong.
+    is_over: bool,
+}
+
+/// What one session of an operation keeps.
+struct CopyingSession {
+    connection: Arc<dyn Connection>,
+    number: u64,
+    follow: Follow,
+    /// Shards that are held, and those that were until lately.
+    held: BTreeMap<ShardNumber, HeldShard>,
+    truncations: FuturesUnordered<ShardTruncation>,
+    answers: FuturesUnordered<NextAnswer>,
+}
 
 impl CopyOperation {
     /// Copies until it is dropped.
@@ -73,8 +105,16 @@ impl CopyOperation {
     /// Copies until something ends it, which is what is answered.
     async fn session(&self) -> Result<std::convert::Infallible, String> {
         let shards = self.shards()?;
-        let numbers: Vec<ShardNumber> = (0..shards).map(ShardNumber).collect();
-        let tails = self.log.tails(self.stream, &numbers).map_err(|error| error.to_string())?;
+        let (mut tails, mut damaged) = (Vec::new(), Vec::new());
+        for shard in (0..shards).map(ShardNumber) {
+            match self.tail(shard) {
+                Ok(tail) => tails.push(tail),
+                Err(why) => {
+                    tails.push(NO_TAIL);
+                    damaged.push((shard, why));
+                }
+            }
+        }
         let next: Vec<Offset> = tails.iter().map(|tail| tail.next_offset).collect();
         let connection = connect(&self.env, &*self.links, &self.address).await?;
         let from = (0..).zip(&next).map(|(shard, next)| CopyFrom { shard, next_offset: next.0 });
@@ -95,47 +135,63 @@ impl CopyOperation {
         self.sessions.set_way(self.stream, Some(opened.way));
         self.hop.begin(&next);
         tracing::info!(stream = %self.stream, from = self.hop.from, "a copy's session began");
-        self.follow(connection, opened.session, follow).await
+        let mut session = CopyingSession {
+            connection,
+            number: opened.session,
+            follow,
+            held: BTreeMap::new(),
+            truncations: FuturesUnordered::new(),
+            answers: FuturesUnordered::new(),
+        };
+        for (shard, why) in damaged {
+            self.hold(&mut session, shard, &why, true);
+        }
+        self.follow(session).await
     }
 
-    async fn follow(
-        &self,
-        connection: Arc<dyn Connection>,
-        session: u64,
-        mut follow: Follow,
-    ) -> Result<std::convert::Infallible, String> {
-        let ask = || -> NextAnswer {
-            let connection = Arc::clone(&connection);
-            let question = encode_call(&CopyNext { session });
-            Box::pin(async move { connection.call(Method::CopyNext.number(), question).await })
-        };
+    async fn follow(&self, mut session: CopyingSession) -> Result<std::convert::Infallible, String> {
         self.spend(0).await;
         let window = self.pace.as_ref().map_or(WINDOW, |pace| pace.window());
-        let mut answers: FuturesUnordered<NextAnswer> = (0..window).map(|_| ask()).collect();
+        let mut silent_at = self.env.now() + SILENCE_MAX;
         loop {
-            let answer = self.env.timeout(SILENCE_MAX, answers.next()).await;
-            let silent = || format!("{} was silent for {} s", connection.peer(), SILENCE_MAX.as_secs());
-            let answer = answer.flatten().ok_or_else(silent)?.map_err(|error| in_words(&error))?;
+            self.look_after_shards(&mut session)?;
+            ask(&mut session, window);
+            let look_at = session.held.values().filter(|held| !held.is_over).map(|held| held.until).min();
+            let wake_at = look_at.map_or(silent_at, |at| at.max(self.env.now() + BUSY_PAUSE).min(silent_at));
+            let (asked, answer) = tokio::select! {
+                biased;
+                Some((asked, answer)) = session.answers.next() => (asked, answer.map_err(|error| in_words(&error))?),
+                Some((shard, result)) = session.truncations.next() => {
+                    self.truncated(&mut session, shard, result);
+                    continue;
+                }
+                () = self.hop.answered.notified() => continue,
+                () = self.env.sleep_until(wake_at) => {
+                    if self.env.now() < silent_at {
+                        continue;
+                    }
+                    return Err(format!("{} was silent for {} s", session.connection.peer(), SILENCE_MAX.as_secs()));
+                }
+            };
+            silent_at = self.env.now() + SILENCE_MAX;
             let bytes = answer.len();
             let entries: CopyEntries = decode_call(answer).map_err(|error| error.to_string())?;
-            let steps = follow.answer(entries);
+            let steps = session.follow.answer(asked, entries);
             // Nobody copies from here what may have come from there.
             let steps = steps.inspect_err(|_| self.sessions.set_way(self.stream, None))?;
             if self.pace.is_none() {
-                answers.push(ask());
+                ask(&mut session, window);
             }
             for step in steps {
-                self.carry_out(step).await?;
+                self.carry_out(&mut session, step).await?;
             }
-            if self.pace.is_some() {
-                self.spend(bytes).await;
-                answers.push(ask());
+            self.spend(bytes).await;
+            for (shard, start) in session.follow.truncations() {
+                let log = self.log.clone();
+                let truncation = async move { (shard, log.truncate_copy(shard, start).await) };
+                session.truncations.push(Box::pin(truncation));
             }
-            self.truncate(&mut follow).await?;
-            if let Some(error) = self.hop.failure() {
-                return Err(error.to_string());
-            }
-            if self.shards()? as usize != follow.shards() {
+            if self.shards()? as usize != session.follow.shards() {
                 return Err("the stream has more shards now".to_owned());
             }
         }
@@ -147,12 +203,15 @@ impl CopyOperation {
         }
     }
 
-    async fn carry_out(&self, step: FollowStep) -> Result<(), String> {
+    async fn carry_out(&self, session: &mut CopyingSession, step: FollowStep) -> Result<(), String> {
         match step {
             FollowStep::Way(way) => self.sessions.set_way(self.stream, Some(way)),
             FollowStep::Told(news) => self.hop.told(news.shard as usize, &news),
-            FollowStep::Begin(shard, offset) => self.begin(shard, offset).await?,
-            FollowStep::Append(shard, entry, copied) => self.append(shard, &entry, copied).await?,
+            // What was to come before it was not appended.
+            FollowStep::Begin(shard, _) | FollowStep::Append(shard, ..)
+                if session.follow.is_held(shard.shard) => {}
+            FollowStep::Begin(shard, offset) => self.begin(session, shard, offset).await,
+            FollowStep::Append(shard, entry, copied) => self.append(session, shard, &entry, copied).await?,
         }
         Ok(())
     }
@@ -162,48 +221,154 @@ impl CopyOperation {
         Ok(stream.config.shards)
     }
 
+    fn tail(&self, shard: ShardNumber) -> Result<Tail, String> {
+        let view = self.log.view(ShardId { stream: self.stream, shard });
+        view.map(|view| view.tail).map_err(|error| error.to_string())
+    }
+
     /// Hands an entry to the log, which may have too much to do for a while.
-    async fn append(&self, shard: ShardId, entry: &Bytes, appending: CopiedEntry) -> Result<(), String> {
+    async fn append(
+        &self,
+        session: &mut CopyingSession,
+        shard: ShardId,
+        entry: &Bytes,
+        appending: CopiedEntry,
+    ) -> Result<(), String> {
+        let began = self.env.now();
         loop {
+            if let Some(error) = self.hop.failure(appending.shard) {
+                self.hold(session, shard.shard, &error.to_string(), true);
+                return Ok(());
+            }
+            let (entries, bytes, answered_at) = self.hop.shard_under_way(appending.shard);
+            if entries > 0 && bytes + appending.bytes > SHARD_BYTES_MAX {
+                if self.env.now().since(began.max(answered_at)) >= SHARD_PATIENCE {
+                    let why = format!("its log has answered nothing of {entries} entries for a while");
+                    self.hold(session, shard.shard, &why, false);
+                    return Ok(());
+                }
+                self.env.timeout(BUSY_PAUSE, self.hop.answered.notified()).await;
+                continue;
+            }
             self.hop.appending(&appending);
             let (hop, env) = (Arc::clone(&self.hop), self.env.clone());
-            let answer =
-                move |outcome: Result<_, AppendError>| hop.answer(&appending, outcome.err(), env.wall_ms());
+            let answer = move |outcome: Result<_, AppendError>| {
+                hop.answer(&appending, outcome.err(), env.now(), env.wall_ms());
+            };
             let Err(error) = self.log.append_copied(shard, entry, answer) else { return Ok(()) };
             self.hop.not_taken(&appending);
-            if !matches!(error, AppendError::Overloaded(_)) {
-                return Err(error.to_string());
+            match error {
+                AppendError::Overloaded(_) => {
+                    self.env.timeout(BUSY_PAUSE, self.hop.answered.notified()).await;
+                }
+                AppendError::NoStream | AppendError::NoShard { .. } | AppendError::Closed => {
+                    return Err(error.to_string());
+                }
+                error => {
+                    self.hold(session, shard.shard, &error.to_string(), true);
+                    return Ok(());
+                }
             }
-            if let Some(error) = self.hop.failure() {
-                return Err(error.to_string());
-            }
-            self.env.timeout(BUSY_PAUSE, self.hop.answered.notified()).await;
         }
     }
 
-    /// Waits for the log's answers, and has it go on behind a gap.
-    async fn begin(&self, shard: ShardId, offset: Offset) -> Result<(), String> {
-        while self.hop.under_way() > 0 {
-            self.hop.answered.notified().await;
-        }
-        if let Some(error) = self.hop.failure() {
-            return Err(error.to_string());
+    /// Has the log go on behind a gap. Where it has yet to answer entries of the shard, that is held until then: the
+    /// cluster above tells of the gap again.
+    async fn begin(&self, session: &mut CopyingSession, shard: ShardId, offset: Offset) {
+        let index = shard.shard.0 as usize;
+        if self.hop.shard_under_way(index).0 > 0 {
+            return self.hold(session, shard.shard, "it goes on behind a gap", false);
         }
         tracing::warn!(%shard, %offset, "a copy goes on behind a gap: its source has removed records that it had not");
-        self.log.begin_copy(shard, offset).await.map_err(|error| error.to_string())?;
-        self.hop.begun(shard.shard.0 as usize, offset);
-        Ok(())
+        match self.log.begin_copy(shard, offset).await {
+            Ok(()) => self.hop.begun(index, offset),
+            Err(error) => self.hold(session, shard.shard, &error.to_string(), true),
+        }
     }
 
-    /// Removes what the source has removed, as far as it is durable here: the rest goes with a later answer.
-    async fn truncate(&self, follow: &mut Follow) -> Result<(), String> {
-        for (shard, start) in follow.truncations() {
-            match self.log.truncate_copy(shard, start).await {
-                Ok(start) => follow.truncated(shard.shard, start),
-                Err(StreamError::BeyondEnd { .. } | StreamError::Overloaded) => {}
-                Err(error) => return Err(error.to_string()),
+    /// Has nothing more of a shard come until the log has answered all that it took, and after an error for a while
+    /// longer.
+    fn hold(&self, session: &mut CopyingSession, shard: ShardNumber, why: &str, is_error: bool) {
+        let now = self.env.now();
+        let before = session.held.get(&shard).map_or(RETRY_MIN, |held| held.pause);
+        let (until, pause) =
+            if is_error { (now + before, (before * 2).min(RETRY_MAX)) } else { (now, before) };
+        session.held.insert(shard, HeldShard { until, pause, is_over: false });
+        session.follow.hold(shard);
+        self.hop.hold(shard.0 as usize, Some(why.to_owned()));
+        tracing::info!(stream = %self.stream, shard = shard.0, why, "a shard of a copy waits");
+    }
+
+    /// Holds shards that have failed since, and has those go on that may.
+    fn look_after_shards(&self, session: &mut CopyingSession) -> Result<(), String> {
+        for (index, error) in self.hop.failures() {
+            let shard = ShardNumber(index as u32);
+            match error {
+                AppendError::NoStream | AppendError::Closed => return Err(error.to_string()),
+                error if !session.follow.is_held(shard) => {
+                    self.hold(session, shard, &error.to_string(), true);
+                }
+                _ => {}
+            }
+        }
+        let now = self.env.now();
+        // One that went well for a while is forgotten.
+        session.held.retain(|_, held| !held.is_over || now.since(held.until) < RETRY_MAX * 2);
+        let due = session.held.iter().filter(|(_, held)| !held.is_over && held.until <= now);
+        let due: Vec<(ShardNumber, HeldShard)> = due.map(|(shard, held)| (*shard, *held)).collect();
+        for (shard, held) in due {
+            if self.hop.shard_under_way(shard.0 as usize).0 > 0 {
+                continue;
+            }
+            match self.tail(shard) {
+                Ok(tail) => {
+                    session.held.insert(shard, HeldShard { is_over: true, until: now, ..held });
+                    session.follow.resume(shard, tail.next_offset, tail.log_start);
+                    self.hop.hold(shard.0 as usize, None);
+                }
+                Err(why) => self.hold(session, shard, &why, true),
             }
         }
         Ok(())
+    }
+
+    /// Takes in that what the source has removed was removed here, as far as it is durable: the rest goes with a later
+    /// answer.
+    fn truncated(&self, session: &mut CopyingSession, shard: ShardId, result: Result<Offset, StreamError>) {
+        let start = match result {
+            Ok(start) => Some(start),
+            Err(StreamError::BeyondEnd { .. } | StreamError::Overloaded) => None,
+            Err(error) => {
+                tracing::warn!(%shard, %error, "a copy keeps what its source has removed, and tries again");
+                None
+            }
+        };
+        session.follow.truncated(shard.shard, start);
+    }
+}
+
+/// Of a shard that can't be read: it is held before anything is asked of it.
+const NO_TAIL: Tail = Tail {
+    segment: SegmentNumber(0),
+    term: Term(0),
+    base_offset: Offset(0),
+    cached: Position(0),
+    durable: Position(0),
+    next_offset: Offset(0),
+    sealed: true,
+    previous: None,
+    chunk_bytes: CHUNK_BYTES_MIN,
+    log_start: Offset(0),
+};
+
+/// Asks until the window is full, and once more if the cluster above has to know something of a shard.
+fn ask(session: &mut CopyingSession, window: usize) {
+    while session.follow.unanswered() < window
+        || session.follow.has_news() && session.follow.unanswered() < QUESTIONS_MAX
+    {
+        let (number, question) = session.follow.question(session.number);
+        let (question, connection) = (encode_call(&question), Arc::clone(&session.connection));
+        let answer = async move { (number, connection.call(Method::CopyNext.number(), question).await) };
+        session.answers.push(Box::pin(answer));
     }
 }

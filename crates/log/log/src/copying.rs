@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tailwater_format::{
     ENTRY_HEADER_BYTES, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term,
-    parse_entry,
+    parse_entry, parse_entry_header,
 };
 use tokio::sync::oneshot;
 
@@ -34,7 +34,8 @@ impl CopyRecord {
     pub fn new(stream: &LogStreamInfo, source: &str) -> Self {
         let LogStreamInfo { id, name, created_ms, config, .. } = stream.clone();
         let source = Some(source.to_owned());
-        Self(StreamRecord { id, name, created_ms, config, source, term_min: Term(0) })
+        let (term_min, numbers_from) = (Term(0), SegmentNumber(0));
+        Self(StreamRecord { id, name, created_ms, config, source, term_min, numbers_from })
     }
 
     /// As it is sent.
@@ -116,8 +117,9 @@ pub struct ReadEntries {
 
 /// Reading.
 impl Log {
-    /// Durable entries from `cursor` on, about `bytes_max` bytes of them, at least one if there is one; moves the
-    /// cursor behind them. A cursor before the start of the log goes there. Never waits for records to come.
+    /// Entries from `cursor` on that are durable here, or at the source of a copy: about `bytes_max` bytes of them, at
+    /// least one if there is one. Moves the cursor behind them. A cursor before the start of the log goes there. Never
+    /// waits for records to come.
     ///
     /// # Errors
     /// `BeyondEnd` for a cursor behind the end; `NoStream`, `NoShard`, `Damaged`, `Corrupt`, `Unavailable`.
@@ -152,10 +154,11 @@ impl Log {
         let tail = &view.tail;
         let mut read =
             ReadEntries { log_start: tail.log_start, next_offset: tail.next_offset, ..Default::default() };
-        if cursor.offset > tail.next_offset {
-            return Err(ReadError::BeyondEnd { end: tail.next_offset });
+        let end = tail.next_offset.max(view.copyable_next);
+        if cursor.offset > end {
+            return Err(ReadError::BeyondEnd { end });
         }
-        if cursor.offset == tail.next_offset {
+        if self.read_newest(view, cursor, bytes_max, &mut read)? || cursor.offset >= tail.next_offset {
             return Ok(read);
         }
         let known = cursor.at.and_then(|(id, position)| {
@@ -207,9 +210,38 @@ impl Log {
             cursor.offset = scanned.header.next_offset();
             cursor.at = Some((id, Position(scanned.position.0 + len as u64)));
         }
+        self.inner.counters.copied_on(false, bytes);
         read.behind_bytes = bytes_behind(view, cursor);
         read.awaits_sync = !is_whole && read.entries.is_empty();
         Ok(read)
+    }
+
+    /// Takes the newest entries' own memory, if what comes next is there; whether it was.
+    fn read_newest(
+        &self,
+        view: &View,
+        cursor: &mut CopyCursor,
+        bytes_max: usize,
+        read: &mut ReadEntries,
+    ) -> Result<bool, ReadError> {
+        if cursor.offset >= view.copyable_next {
+            return Ok(false);
+        }
+        let shared = self.shared_view(cursor.shard)?;
+        let found = shared.newest().lock().entries_from(cursor.offset, view.copyable_next, bytes_max);
+        let Some((entries, behind)) = found.filter(|(entries, _)| !entries.is_empty()) else {
+            return Ok(false);
+        };
+        for entry in &entries {
+            let header = parse_entry_header(entry).map_err(|error| ReadError::Corrupt(error.to_string()))?;
+            cursor.offset = header.next_offset();
+        }
+        // Where it lies is looked up, should the next ones not be there.
+        cursor.at = None;
+        self.inner.counters.copied_on(true, entries.iter().map(Bytes::len).sum());
+        read.next_offset = read.next_offset.max(cursor.offset);
+        (read.entries, read.behind_bytes) = (entries, behind);
+        Ok(true)
     }
 
     /// Whether an offset is in the open segment of an `interval` stream, which is not synced to its visible end.
@@ -281,7 +313,8 @@ impl Log {
         }
         // Its terms are its source's, so its numbers have to be other ones: a copy ends no segment in a millisecond.
         let again = u64::try_from(self.inner.env.wall_ms()).unwrap_or_default();
-        self.create_as(record, SegmentNumber(if is_again { again } else { 0 })).await
+        let numbers_from = SegmentNumber(if is_again { again } else { 0 });
+        self.create_as(StreamRecord { numbers_from, ..record }).await
     }
 
     /// Begins to append an entry of the source to a copy; entries of one shard that one task appends are in the order

@@ -20,6 +20,10 @@ pub struct LogStats {
     pub appends_failed: u64,
     /// Appends that were lost with a failed sync; also counted as failed.
     pub appends_lost: u64,
+    /// Bytes of entries that were read for copies in other clusters and were in memory.
+    pub copied_memory_bytes: u64,
+    /// Those that were not, and came from the store.
+    pub copied_store_bytes: u64,
     /// Bytes of appends that wait for their answer at the moment.
     pub in_flight_bytes: u64,
     /// Bytes of the newest entries that are kept in memory at the moment.
@@ -34,6 +38,8 @@ pub(crate) struct Counters {
     entry_bytes: AtomicU64,
     appends_failed: AtomicU64,
     appends_lost: AtomicU64,
+    copied_memory_bytes: AtomicU64,
+    copied_store_bytes: AtomicU64,
 }
 
 impl Counters {
@@ -58,6 +64,12 @@ impl Counters {
         self.entry_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// Bytes of entries were read for a copy.
+    pub(crate) fn copied_on(&self, from_memory: bool, bytes: usize) {
+        let counter = if from_memory { &self.copied_memory_bytes } else { &self.copied_store_bytes };
+        counter.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     pub(crate) fn stats(&self, in_flight_bytes: u64, hot_bytes: u64) -> LogStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LogStats {
@@ -67,6 +79,8 @@ impl Counters {
             entry_bytes: of(&self.entry_bytes),
             appends_failed: of(&self.appends_failed),
             appends_lost: of(&self.appends_lost),
+            copied_memory_bytes: of(&self.copied_memory_bytes),
+            copied_store_bytes: of(&self.copied_store_bytes),
             in_flight_bytes,
             hot_bytes,
         }

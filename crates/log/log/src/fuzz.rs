@@ -46,6 +46,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         config,
         source: Some("a".to_owned()),
         term_min: Term(0),
+        numbers_from: SegmentNumber(2),
     };
     let segment = SegmentRecord {
         number: SegmentNumber(1),

@@ -2,8 +2,8 @@
 //! from.
 //!
 //! What holds:
-//! - Only the owners put entries in, each once, when they become visible; reading moves nothing. So whoever catches up
-//!   pushes nobody's bytes out.
+//! - Only the owners put entries in, each once, when they become visible, or when a copy's store has taken them;
+//!   reading moves nothing. So whoever catches up pushes nobody's bytes out.
 //! - Memory is bounded over all shards ([`Hot`]): the entry that became visible first goes first.
 //! - Bytes are shared, never copied: with the store until they are in their file, with the readers that send them.
 
@@ -37,6 +37,29 @@ impl HotNewest {
             self.0.clear();
         }
         self.0.push_back(Kept { base_offset, next_offset, entry });
+    }
+
+    /// The entries themselves in the same way, at least one if there is one, and the bytes of those behind them.
+    pub(crate) fn entries_from(
+        &self,
+        offset: Offset,
+        end: Offset,
+        bytes_max: usize,
+    ) -> Option<(Vec<Bytes>, u64)> {
+        let first = self.0.partition_point(|kept| kept.next_offset <= offset);
+        if self.0.get(first)?.base_offset > offset {
+            return None;
+        }
+        let (mut entries, mut bytes, mut behind) = (Vec::new(), 0, 0);
+        for kept in self.0.range(first..).take_while(|kept| kept.next_offset <= end) {
+            if behind == 0 && (entries.is_empty() || bytes + kept.entry.len() <= bytes_max) {
+                bytes += kept.entry.len();
+                entries.push(kept.entry.clone());
+            } else {
+                behind += kept.entry.len() as u64;
+            }
+        }
+        Some((entries, behind))
     }
 
     fn pop_oldest(&mut self) {
@@ -131,6 +154,7 @@ mod tests {
             shard: shard.id(),
             tail: shard.tail(),
             transaction_id: TransactionId(-1),
+            copyable_next: Offset(0),
             completed: Arc::new([]),
         })
     }
@@ -164,6 +188,24 @@ mod tests {
             [count(0, 15), count(0, 10), count(7, 10), count(0, 5)],
             [Some(3), Some(2), Some(1), Some(1)]
         );
+    }
+
+    #[test]
+    fn whole_entries_end_with_the_bytes_asked_for_and_say_what_is_behind_them() {
+        let mut newest = HotNewest::default();
+        for (base, next, body) in [(0, 5, 100), (5, 10, 200), (10, 15, 300)] {
+            newest.push(Offset(base), Offset(next), entry(body));
+        }
+        let header = ENTRY_HEADER_BYTES;
+        let read = |offset, end, bytes_max| {
+            let (entries, behind) = newest.entries_from(Offset(offset), Offset(end), bytes_max)?;
+            Some((entries.iter().map(|entry| entry.len() - header).collect::<Vec<_>>(), behind))
+        };
+        assert_eq!(read(3, 15, 1), Some((vec![100], (500 + 2 * header) as u64)));
+        assert_eq!(read(5, 10, 1_000), Some((vec![200], 0)));
+        assert_eq!(read(0, 15, 300 + 2 * header), Some((vec![100, 200], (300 + header) as u64)));
+        assert_eq!(read(15, 20, 1_000), None);
+        assert_eq!(read(10, 12, 1_000), Some((vec![], 0)), "it ends behind what may be copied");
     }
 
     #[test]

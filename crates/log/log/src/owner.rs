@@ -561,13 +561,14 @@ impl Owner {
     /// Shows what changed, then does what the shard put out, but for an entry, which is answered.
     fn perform(&mut self, owned: &mut Owned, changed: ViewChange) -> Option<Write> {
         for output in &self.out {
-            if let Output::Extend { base_offset, bytes, tail, .. } = output {
+            if let Output::Extend { base_offset, bytes, tail, was_taken: false, .. } = output {
                 owned.view.keep(&self.needs.hot, *base_offset, tail.next_offset, bytes);
             }
         }
         if changed.tail || changed.list {
             let completed = changed.list.then(|| owned.shard.completed().copied().collect());
-            owned.view.set(owned.shard.tail(), owned.shard.acked_transaction_id(), completed);
+            let shard = &owned.shard;
+            owned.view.set(shard.tail(), shard.acked_transaction_id(), shard.copyable_next(), completed);
         }
         let mut write = None;
         for output in self.out.drain(..) {
@@ -592,6 +593,16 @@ impl Owner {
                 Output::Reply(waiter, result) => {
                     self.needs.counters.answered(&result);
                     waiter.answer(result);
+                }
+                Output::Took { base_offset, next_offset, bytes } => {
+                    owned.view.keep_ahead(&self.needs.hot, base_offset, next_offset, &bytes);
+                }
+                Output::Ahead { segment, bytes, source_durable, accepted_at } => {
+                    self.needs.tail.extend_ahead(segment, &bytes, source_durable, accepted_at);
+                }
+                Output::CaughtUp(tail, bytes) => {
+                    self.needs.counters.entry(bytes);
+                    self.needs.tail.catch_up(owned.shard.id(), tail);
                 }
                 Output::Extend { segment, bytes, durable, tail, accepted_at, .. } => {
                     self.needs.counters.entry(bytes.len());

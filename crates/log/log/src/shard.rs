@@ -18,7 +18,7 @@
 //! - A segment is only ever written by the owner that created it: the first append after a start, a loss or a
 //!   conflict claims a higher term in metadata, and only then a segment of that term is created.
 //! - Readers see a segment from its first durable entry on. One that never had any is deleted, and its number
-//!   is used again, with a higher term.
+//!   is used again, with a higher term; in a copy it is not used again.
 //! - A completed segment is recorded after its last entry is durable. Until the record is written, recovery finds
 //!   the same in the store.
 
@@ -94,6 +94,13 @@ struct Flush {
     place: EntryPlace,
 }
 
+impl Flush {
+    /// Where its bytes end.
+    fn end(&self) -> Position {
+        Position(self.from.0 + self.bytes.len() as u64)
+    }
+}
+
 /// How far an acknowledged entry reaches whose bytes are not synced yet.
 #[derive(Clone, Copy, Debug)]
 struct Unsynced {
@@ -138,6 +145,8 @@ pub struct Shard {
     is_closed: bool,
     /// Its term was claimed before it was opened, and others are told of it.
     is_claimed: bool,
+    /// Its records are those of a source in another cluster.
+    is_copy: bool,
     /// What recovery found to be done in the store.
     undone: Vec<Output>,
     /// The last [`Output::WakeAt`].
@@ -193,6 +202,8 @@ pub struct Shard {
     /// The first number that no segment of this shard ever had, as far as this life knows. A copy's terms are its
     /// source's, so it can't use a number again in a higher one.
     unused: SegmentNumber,
+    /// Segments of a copy without entries, whose numbers metadata has yet to leave behind.
+    empty: Vec<SegmentId>,
 
     tail_changed: bool,
     list_changed: bool,
@@ -234,6 +245,7 @@ impl Shard {
             closing: false,
             is_closed: false,
             is_claimed: false,
+            is_copy: false,
             undone,
             wake_at: None,
             changes: Changes::new(owner, record, version, unsaved),
@@ -263,6 +275,7 @@ impl Shard {
             producers,
             producers_expire_at: Instant::default(),
             unused,
+            empty: Vec::new(),
             tail_changed: true,
             list_changed: true,
         }
@@ -382,7 +395,9 @@ impl Shard {
     /// Whether the journal's progress lets the shard do more than answer: a segment is completed, a truncation may be
     /// recorded, or the end is near. Asked for every entry, so it is no more than a look.
     fn may_go_on(&self) -> bool {
-        self.list_changed || self.changes.is_truncating() || self.closing
+        let awaits_term =
+            self.in_flight.is_empty() && self.buffer.front().is_some_and(|first| first.copied.is_some());
+        self.list_changed || self.changes.is_truncating() || self.closing || awaits_term
     }
 
     /// Puts out what is due: the next entry, and if there is none, what is to be told to metadata.
@@ -439,7 +454,7 @@ impl Shard {
             completed: self.completed.into(),
             unsaved,
             seals: Vec::new(),
-            deletes: Vec::new(),
+            deletes: self.empty,
             unused,
             truncated: self.truncated.into(),
         };
@@ -496,6 +511,11 @@ impl Shard {
     /// A segment that has entries which are not synced.
     fn segment(&self, id: SegmentId) -> &ShardOpenSegment {
         let segment = self.rolling.iter().chain(&self.open).find(|open| open.id == id);
+        segment.expect("a segment is completed after its last entry is synced")
+    }
+
+    fn segment_mut(&mut self, id: SegmentId) -> &mut ShardOpenSegment {
+        let segment = self.rolling.iter_mut().chain(&mut self.open).find(|open| open.id == id);
         segment.expect("a segment is completed after its last entry is synced")
     }
 
@@ -630,6 +650,7 @@ impl Shard {
             created_ms: wall_ms,
             created_at: now,
             length: AppendedTo::new(Position(0)),
+            shadowed: DurableTo::new(Position(0)),
             next_entry: EntryId(0),
             base_offset,
             first_transaction_id,
@@ -685,11 +706,14 @@ impl Shard {
                 );
                 let before = self.in_flight.back().map(|before| before.place);
                 assert!(before < Some(place), "{}: a later entry has a later place", self.id);
-                open.length.advance(Position(entry.from.0 + entry.bytes.len() as u64));
+                open.length.advance(entry.end());
                 open.next_entry = open.next_entry.next();
                 entry.place = place;
+                let segment = entry.segment;
+                self.took(&entry, out);
                 self.in_flight.push_back(entry);
                 self.blocked = None;
+                self.shadow_ahead(segment, out);
                 return;
             }
             Err(error) => error,
@@ -736,7 +760,7 @@ impl Shard {
     fn settle_entry(&mut self, entry: Flush, wall_ms: i64, out: &mut Vec<Output>) {
         let reach = Reach {
             segment: entry.segment,
-            position: Position(entry.from.0 + entry.bytes.len() as u64),
+            position: entry.end(),
             next_offset: entry.next_offset,
             transaction_id: entry.transaction_id,
         };
@@ -751,14 +775,24 @@ impl Shard {
         debug_assert!(reach.transaction_id >= self.acked_transaction_id, "{}: a running maximum", self.id);
         self.acked_transaction_id = reach.transaction_id;
         self.tail_changed = true;
-        out.push(Output::Extend {
-            segment: entry.segment,
-            base_offset: entry.base_offset,
-            bytes: entry.bytes,
-            durable: self.visible.durable,
-            tail: self.tail(),
-            accepted_at: entry.appends[0].accepted_at,
-        });
+        let (tail, durable, was_taken) =
+            (self.tail(), self.visible.durable, entry.appends[0].copied.is_some());
+        let open = self.segment_mut(entry.segment);
+        if open.shadowed.get() > entry.from {
+            out.push(Output::CaughtUp(tail, entry.bytes.len()));
+        } else {
+            open.shadowed.advance(reach.position, open.length);
+            out.push(Output::Extend {
+                segment: entry.segment,
+                base_offset: entry.base_offset,
+                bytes: entry.bytes,
+                durable,
+                tail,
+                accepted_at: entry.appends[0].accepted_at,
+                was_taken,
+            });
+            self.shadow_ahead(entry.segment, out);
+        }
         for accepted in entry.appends {
             if let Some(claim) = accepted.batches.claim {
                 self.producers.settle(claim.producer, wall_ms);
@@ -837,6 +871,9 @@ impl Shard {
         if self.is_claimed {
             // Others tell this one. The next append may be long in coming.
             self.visible.will_have(self.changes.record().term);
+        }
+        if self.is_copy {
+            self.show_coming();
         }
         self.tail_changed = true;
         out.push(Output::Update(self.tail()));

@@ -204,6 +204,8 @@ pub struct StreamRecord {
     /// The first term of the source here, where it was moved here: shards claim none below it, and what they have of
     /// earlier ones is of producers that are not known here.
     pub term_min: Term,
+    /// No segment has a number below it: those were used by a copy that was here before.
+    pub numbers_from: SegmentNumber,
 }
 
 /// What a shard's owner must not forget beside its segments.
@@ -372,6 +374,8 @@ mod stored {
         pub(super) write_quorum: Option<u32>,
         #[prost(uint32, optional, tag = "25")]
         pub(super) ack_quorum: Option<u32>,
+        #[prost(uint64, tag = "26")]
+        pub(super) numbers_from: u64,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -504,6 +508,7 @@ impl StreamRecord {
             ensemble: config.ensemble,
             write_quorum: config.write_quorum,
             ack_quorum: config.ack_quorum,
+            numbers_from: self.numbers_from.0,
         }
         .encode_to_vec()
         .into()
@@ -545,8 +550,16 @@ impl StreamRecord {
             ack_quorum: stored.ack_quorum,
         };
         config.check().map_err(|error| refuse(error.to_string()))?;
-        let stored::Stream { name, created_ms, source, term_min, .. } = stored;
-        Ok(Self { id: StreamId(id), name, created_ms, config, source, term_min: Term(term_min) })
+        let stored::Stream { name, created_ms, source, term_min, numbers_from, .. } = stored;
+        Ok(Self {
+            id: StreamId(id),
+            name,
+            created_ms,
+            config,
+            source,
+            term_min: Term(term_min),
+            numbers_from: SegmentNumber(numbers_from),
+        })
     }
 }
 
@@ -789,6 +802,7 @@ mod tests {
             },
             source: Some("us".into()),
             term_min: Term(3),
+            numbers_from: SegmentNumber(4),
         };
         assert_eq!(StreamRecord::decode("k", &stream.encode()), Ok(stream));
         let record = ShardRecord {

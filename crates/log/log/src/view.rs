@@ -23,6 +23,9 @@ pub struct View {
     pub tail: Tail,
     /// Running transaction id of its last visible record; -1 before the first.
     pub transaction_id: TransactionId,
+    /// Offset after the last record that other clusters may copy. In a copy it may be behind the tail's end: what is
+    /// durable at the source and not here yet.
+    pub copyable_next: Offset,
     /// Its completed segments, oldest first.
     pub completed: Arc<[SegmentRecord]>,
 }
@@ -80,6 +83,7 @@ impl SharedView {
         &self,
         tail: Tail,
         transaction_id: TransactionId,
+        copyable_next: Offset,
         completed: Option<Arc<[SegmentRecord]>>,
     ) {
         {
@@ -98,6 +102,7 @@ impl SharedView {
             debug_assert!(tail.is_possible(), "{}: {tail:?}", view.shard);
             view.tail = tail;
             view.transaction_id = transaction_id;
+            view.copyable_next = copyable_next;
             if let Some(completed) = completed {
                 view.completed = completed;
             }
@@ -119,6 +124,23 @@ impl SharedView {
         if hot.is_on() {
             self.newest.lock().push(base_offset, next_offset, entry.clone());
             hot.kept(self, entry.len());
+        }
+    }
+
+    /// The same for an entry that is copied on before it is shown. Called by the shard's owner only.
+    pub(crate) fn keep_ahead(
+        self: &Arc<Self>,
+        hot: &Hot,
+        base_offset: Offset,
+        next_offset: Offset,
+        entry: &Bytes,
+    ) {
+        if hot.is_on() {
+            self.keep(hot, base_offset, next_offset, entry);
+            self.view.write().copyable_next = next_offset;
+            if self.listening.load(Ordering::SeqCst) > 0 {
+                self.wake();
+            }
         }
     }
 

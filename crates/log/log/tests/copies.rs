@@ -223,6 +223,26 @@ fn a_copy_has_its_sources_configuration_and_gets_more_shards_with_it() {
 }
 
 #[test]
+fn a_copy_that_is_made_again_uses_no_number_of_the_one_before_also_if_it_is_killed_at_once() {
+    in_world(|env| async move {
+        let ([_source_dir, copy_dir], source, copy, shard) =
+            source_and_copy(&env, StreamConfig::default()).await;
+        append(&source, shard, "first").await;
+        copy_all(&source, &copy, shard).await;
+        let before = copy.view(shard).expect("the copy").tail.segment_id(shard);
+        copy.delete_stream("orders").await.expect("deleted");
+        let record = CopyRecord::new(&source.stream("orders").expect("the stream"), "us");
+        copy.keep_copy(&record, true).await.expect("made again");
+        drop(copy);
+        let copy = open(&env, copy_dir.path()).await;
+        copy_all(&source, &copy, shard).await;
+        let after = copy.view(shard).expect("the copy").tail.segment_id(shard);
+        assert_eq!(after.term, before.term, "terms are the source's");
+        assert!(after.number > before.number, "{after} comes behind {before}");
+    });
+}
+
+#[test]
 fn a_copy_that_leads_goes_on_in_a_higher_term_and_the_source_before_takes_its_entries() {
     in_world(|env| async move {
         let ([source_dir, copy_dir], source, copy, shard) =

@@ -235,7 +235,7 @@ impl Cursor {
         self.seen = Some(number);
         self.place = Place { segment: block.segment.number, position: block.end };
         let begins_segment =
-            block.start == Position(0) && self.segment.is_some_and(|last| last != block.segment);
+            block.start == Position(0) && self.segment.is_some_and(|last| last.term != block.segment.term);
         self.segment = Some(block.segment);
         if let Some(private) = &self.private {
             private.feed.lock().release(number);
@@ -245,7 +245,8 @@ impl Cursor {
         let mut from = self.next_offset;
         if let Some(first) = block.entries().first().filter(|_| begins_segment) {
             // Whoever has read the segment before to its end is here; if this one begins earlier, the last
-            // records of that one were never made durable, and these have their offsets.
+            // records of that one were never made durable, and these have their offsets. In the same term they are the
+            // same ones: a copy had shown them before it had them on its disk, and got them again.
             from = from.min(first.header.base_offset);
         }
         let first = block.entries().partition_point(|entry| entry.header.next_offset() <= from);
@@ -267,7 +268,8 @@ impl Cursor {
             self.reader.inner.plan_again(&self.shared);
         }
         self.front_at = None;
-        self.private = Some(self.reader.inner.read_alone(&self.shared, self.place, read_term, &self.waiter));
+        let (reader, place, offset) = (&self.reader.inner, self.place, self.next_offset);
+        self.private = Some(reader.read_alone(&self.shared, place, offset, read_term, &self.waiter));
         self.seen = None;
     }
 

@@ -165,6 +165,8 @@ pub(crate) struct Feed {
     place: Option<Place>,
     /// The term of what was read last.
     read_term: Option<Term>,
+    /// Offset after the last record that was read, or before which nothing is wanted.
+    read_to: Option<Offset>,
     /// Of the segment of `place`, once its term is known.
     cutter: Option<Cutter>,
     /// Sealed segments that the tail does not tell of: term and length.
@@ -214,6 +216,7 @@ impl Feed {
             written: WrittenMeanwhile::new(config.catch_up_bytes_per_s),
             place: None,
             read_term: None,
+            read_to: None,
             cutter: None,
             sealed: BTreeMap::new(),
             began: NOWHERE,
@@ -236,6 +239,12 @@ impl Feed {
     /// A feed for one reader at `place`, who has read bytes of that segment in `read_term`, if any.
     pub(crate) fn private(shard: ShardId, config: FeedConfig, place: Place, read_term: Option<Term>) -> Self {
         Self { place: Some(place), began: place, read_term, ..Self::shared(shard, config) }
+    }
+
+    /// The same for one who wants nothing before `offset`.
+    pub(crate) fn from_offset(mut self, offset: Offset) -> Self {
+        self.read_to = Some(offset);
+        self
     }
 
     /// What is heard of the file, for another feed of it.
@@ -321,7 +330,7 @@ impl Feed {
                 // How the last segment grew is known if it is the previous one; of more of them time has to pay.
                 let last = seen.previous.filter(|(number, ..)| *number == known.segment);
                 let grown = last.map_or(0, |(.., length)| length.0.saturating_sub(known.durable.0));
-                self.written.earn(grown.saturating_add(seen.durable.0));
+                self.written.earn(grown.saturating_add(end.0));
                 *known = seen;
                 // Positions of another segment: what was seen of the last one says nothing.
                 self.layer = DelayedDurable::new(self.config.delay_max);
@@ -329,6 +338,7 @@ impl Feed {
             }
             std::cmp::Ordering::Equal => {
                 let before = *known;
+                let reach = |tail: &Tail| tail.durable.max(tail.cached);
                 known.cached = known.cached.max(seen.cached);
                 if !known.sealed && seen.sealed {
                     // What a segment is sealed at is its length, even if more was seen: with durability
@@ -339,7 +349,7 @@ impl Feed {
                     (known.durable, known.next_offset) = (seen.durable, seen.next_offset);
                 }
                 known.previous = known.previous.or(seen.previous);
-                self.written.earn(known.durable.0.saturating_sub(before.durable.0));
+                self.written.earn(reach(known).0.saturating_sub(reach(&before).0));
                 *known != before
             }
         }
@@ -453,10 +463,17 @@ impl Feed {
     ) -> Result<(ByteRange, bool), Option<Instant>> {
         let is_tail = segment.number == tail.segment;
         let durable = sealed_at.unwrap_or(tail.durable);
-        let cached = if is_tail { tail.cached.min(durable) } else { durable };
+        // In a copy the cached layer may be ahead, up to what is durable at the source.
+        let cached = match (is_tail, sealed_at) {
+            (true, None) => tail.cached,
+            (true, Some(end)) => tail.cached.min(end),
+            (false, _) => durable,
+        };
         let delayed = is_tail && self.layer.is_late(now, from, tail.cached, durable);
         let (to, durably) = match () {
-            () if durable <= from => return Err(None),
+            () if durable.max(cached) <= from => return Err(None),
+            // Until the durable layer has it, or a window brings it.
+            () if (self.distrust || self.silent) && durable <= from => return Err(None),
             () if self.distrust => (durable, true),
             // What the writer cached is still worth a look.
             () if self.silent => (durable, false),
@@ -573,8 +590,11 @@ impl Feed {
             // What a window brought meanwhile is further on.
             Some(_) if self.place.is_some_and(|place| place.segment != from) => {}
             Some(first) if first.number > from => {
-                // What lies between was removed: who has not read it is told, who has goes on.
-                self.observe_log_start(first.base_offset);
+                // Numbers need not be consecutive. Where records are missing they were removed: who has not read them
+                // is told.
+                if self.read_to.is_none_or(|read_to| read_to < first.base_offset) {
+                    self.observe_log_start(first.base_offset);
+                }
                 self.jump(Place { segment: first.number, position: Position(0) });
                 self.failures = 0;
                 return News { announce: true, entry_bytes: 0 };
@@ -905,6 +925,7 @@ impl Feed {
 
     fn push_block(&mut self, block: Block) {
         debug_assert!(block.start < block.end, "{}: a block has bytes", block.segment);
+        self.read_to = block.entries().last().map(|last| last.header.next_offset()).or(self.read_to);
         self.window_bytes += block.len_bytes();
         self.window.push_back(Arc::new(block));
         while self.config.shared && self.window_bytes > self.config.window_bytes && self.window.len() > 1 {

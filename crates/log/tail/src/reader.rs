@@ -32,7 +32,7 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant, Task};
-use tailwater_format::{SHARDS_PER_PAGE, SegmentNumber, ShardId, StreamId, Term};
+use tailwater_format::{Offset, SHARDS_PER_PAGE, SegmentNumber, ShardId, StreamId, Term};
 use tokio::sync::{Notify, watch};
 
 pub use config::{ReaderConfig, ReaderConfigError, ReaderStats};
@@ -286,11 +286,12 @@ impl TailReaderInner {
         }
     }
 
-    /// A feed for one cursor at `place`, which is not in the shared window.
+    /// A feed for one cursor at `place`, which is not in the shared window, and wants nothing before `offset`.
     pub(crate) fn read_alone(
         &self,
         shared: &SharedFeed,
         place: Place,
+        offset: Offset,
         read_term: Option<Term>,
         waiter: &Arc<Waiter>,
     ) -> Arc<SharedFeed> {
@@ -301,7 +302,7 @@ impl TailReaderInner {
             shared: false,
         };
         let shard = shared.shard;
-        let feed = Feed::private(shard, config, place, read_term);
+        let feed = Feed::private(shard, config, place, read_term).from_offset(offset);
         let feed = Arc::new(SharedFeed::new(shard, feed, Lane::CatchUp));
         feed.waiters.lock().push(Arc::clone(waiter));
         {

@@ -6,8 +6,9 @@
 //!   log nothing. Memory is bounded, for each shard and for all ([`WriterConfig`]).
 //! - A chunk is always written from its beginning, so any part of it that a reader finds is right.
 //! - Full chunks go out in parallel. The partial chunk of a shard is written by one round at a time, in order.
-//! - `cached` is published after every chunk below it was acknowledged by the cell or jumped over, and never
-//!   exceeds `durable`: [`TailWriter::extend`] is only told of bytes that are durable.
+//! - `cached` is published after every chunk below it was acknowledged by the cell or jumped over. At a stream's source
+//!   it never exceeds `durable`: [`TailWriter::extend`] is only told of bytes that are durable. In a copy it may, up to
+//!   what is durable at the source ([`TailWriter::extend_ahead`]), until the segment is sealed.
 //! - After an outage the cached stream jumps to the chunk that the durable one is in; what lies between is
 //!   read from the durable layer.
 //! - A page is written only while its lock is held (see [`crate::lock`]).
@@ -105,6 +106,26 @@ impl TailWriter {
         accepted: Instant,
     ) {
         self.with_state(|state, now| state.extend(now, segment, bytes, durable, tail, accepted));
+    }
+
+    /// Takes in bytes of a copy that are durable at its source and not here yet. They begin where those before ended,
+    /// in the segment of the shard's tail, and end at `source_durable`.
+    ///
+    /// # Panics
+    /// If bytes were left out or come twice, or of another segment.
+    pub fn extend_ahead(
+        &self,
+        segment: SegmentId,
+        bytes: &Bytes,
+        source_durable: DurableTo<Position>,
+        accepted: Instant,
+    ) {
+        self.with_state(|state, now| state.extend_ahead(now, segment, bytes, source_durable, accepted));
+    }
+
+    /// Bytes that came ahead are durable: `tail` is the shard's tail with them.
+    pub fn catch_up(&self, shard: ShardId, tail: Tail) {
+        self.with_state(|state, now| state.catch_up(now, shard, tail));
     }
 
     /// Takes in a change of a tail that brought no bytes: sealed, or truncated at the front.

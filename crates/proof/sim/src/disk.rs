@@ -115,6 +115,11 @@ impl SimDisk {
         self.state.lock().faults = faults;
     }
 
+    /// From here on every sync takes so much longer.
+    pub fn slow_down_syncs(&self, by: std::time::Duration) {
+        self.state.lock().slower_sync_ns = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+    }
+
     /// Bytes that all files together may take; what they take above it stays.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity = bytes;

@@ -213,6 +213,8 @@ pub enum Plant {
     CopyGapNotTold,
     /// Clusters do not tell each other by which way they have what they have.
     WayNotTold,
+    /// A cluster is not told where a shard that it has held goes on.
+    ResumeNotTold,
     /// Who had more than a source that was taken by force is not told how much of that to put aside.
     SurplusCopied,
     /// Who has received a message takes whoever else has for somebody who was there before.
@@ -285,6 +287,7 @@ impl Plant {
             | Plant::CopiedElsewhere
             | Plant::CopyGapNotTold
             | Plant::WayNotTold
+            | Plant::ResumeNotTold
             | Plant::SurplusCopied => copying::PlantedLink::in_front_of(connection, self),
             _ => connection,
         }

@@ -4,6 +4,7 @@
 //! (see [`crate::planted`]); without one it has to hold for every seed, and with one that it knows it has to fail
 //! for some.
 
+pub mod ahead;
 mod breaking;
 pub mod broadcast;
 pub mod broadcast_disk;
@@ -209,6 +210,11 @@ pub const ALL: &[Scenario] = &[
         name: "trees",
         about: "a stream copied between 3 to 12 clusters that crash, over links that fail, by plans that change",
         run: trees::run,
+    },
+    Scenario {
+        name: "ahead",
+        about: "a stream copied along a chain of clusters whose disks are slow and fail, read one-sidedly at its end",
+        run: ahead::run,
     },
     Scenario {
         name: "nodes",

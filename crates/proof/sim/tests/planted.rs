@@ -46,6 +46,9 @@ are_caught! {
         CopyGapNotTold in "trees", ["was told that retention removed"];
     a_cycle_of_two_plans_that_is_not_dissolved_is_caught: WayNotTold in "trees", ["no cycle is dissolved"];
     a_surplus_of_an_old_source_that_stays_is_caught: SurplusCopied in "trees", ["foreign record", "but it was"];
+    a_shard_that_is_held_and_never_goes_on_is_caught: ResumeNotTold in "ahead", ["not all is well"];
+    a_source_that_sends_what_it_has_not_on_its_disk_is_caught:
+        AckBeforeSync in "ahead", ["more than its source has", "but it was", "foreign record"];
     an_acknowledgement_before_the_sync_is_caught:
         AckBeforeSync in "journal", ["acknowledged and is not there"];
     names_that_are_not_synced_are_caught:

@@ -556,6 +556,9 @@ pub struct CopyHopView {
     pub bytes: Option<u64>,
     /// Sessions that it has opened since then.
     pub sessions: Option<u64>,
+    /// Shards that are not copied for now, while the others are; `why` is of the first of them then.
+    #[serde(default)]
+    pub waiting_shards: Option<u32>,
 }
 
 /// `POST /v1/streams`. What is not given has the default; a limit of `null` is none.

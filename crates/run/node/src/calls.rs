@@ -265,7 +265,7 @@ impl NodeService {
                 })
             }
             Method::CopyNext => {
-                let may = |asked: &CopyNext| match self.copies.stream_of(*asked) {
+                let may = |asked: &CopyNext| match self.copies.stream_of(asked) {
                     Some(stream) => self.authorize_stream_by_id(peer, method, stream),
                     None => Ok(()),
                 };

@@ -459,7 +459,11 @@ impl Config {
             owners: self.log.owners,
             segments: self.ledgers.opening(env, &self.segments, &self.zookeeper)?,
             cold: self.cold.opening(env)?,
-            hot_bytes: if self.kafka.enabled { self.kafka.hot_bytes } else { 0 },
+            hot_bytes: if self.kafka.enabled || self.cluster.given().is_some() {
+                self.kafka.hot_bytes
+            } else {
+                0
+            },
             timestamp_after_max: Duration::from_millis(self.log.timestamp_after_max_ms),
             decompressed_bytes_max: self.log.decompressed_bytes_max,
             journal: tailwater_journal::JournalConfig {

@@ -111,6 +111,11 @@ impl Collector for MetricParts {
 fn copies(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let sessions = "Copies that other clusters make from here.";
     page.gauge("tailwater_copy_sessions", sessions, shared.copies.sessions() as u64)?;
+    let log = shared.log.stats();
+    let read = "Bytes of entries that were read for copies in other clusters: in memory as they came, or from the store.";
+    let bytes = [("memory", log.copied_memory_bytes), ("store", log.copied_store_bytes)];
+    let bytes = bytes.into_iter().map(|(from, bytes)| (from.to_owned(), bytes));
+    page.counters("tailwater_copy_read_bytes", read, "from", bytes)?;
     let mut hops = shared.copies.hops();
     hops.sort_by(|(a, _), (b, _)| a.cmp(b));
     let copying = hops.iter().filter(|(_, hop)| hop.is_copying).count() as u64;
@@ -121,6 +126,8 @@ fn copies(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let behind = "Records that the cluster above has and this one has not.";
     page.gauges("tailwater_copy_behind_records", behind, "stream", of(|hop| hop.behind_records))?;
     page.gauges("tailwater_copy_behind_bytes", "Bytes of them.", "stream", of(|hop| hop.behind_bytes))?;
+    let waiting = "Shards that are not copied for now, while others of their stream are.";
+    page.gauges("tailwater_copy_waiting_shards", waiting, "stream", of(|hop| hop.waiting_shards.into()))?;
     page.counters(
         "tailwater_copy_records",
         "Records that were copied here.",
@@ -503,6 +510,7 @@ struct StreamFigures {
     records: u64,
     bytes: u64,
     uncached_bytes: u64,
+    ahead_bytes: u64,
 }
 
 fn streams(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
@@ -532,7 +540,10 @@ fn streams(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.gauges("tailwater_stream_bytes", "Bytes of all segments.", "stream", of(|told| told.bytes))?;
     let name = "tailwater_stream_uncached_bytes";
     let help = "Durable bytes of the newest segments that are not in the data cell yet.";
-    page.gauges(name, help, "stream", of(|told| told.uncached_bytes))
+    page.gauges(name, help, "stream", of(|told| told.uncached_bytes))?;
+    let name = "tailwater_stream_ahead_bytes";
+    let help = "Bytes of the newest segments of a copy that are in the data cell and not durable here yet.";
+    page.gauges(name, help, "stream", of(|told| told.ahead_bytes))
 }
 
 fn figures(shared: &NodeShared, stream: &tailwater_log::LogStreamInfo) -> StreamFigures {
@@ -546,6 +557,7 @@ fn figures(shared: &NodeShared, stream: &tailwater_log::LogStreamInfo) -> Stream
         figures.records += shard.tail.next_offset.0 - shard.tail.log_start.0;
         figures.bytes += shard.segments.iter().map(|segment| segment.length.0).sum::<u64>();
         figures.uncached_bytes += shard.tail.durable.0.saturating_sub(cached.0);
+        figures.ahead_bytes += cached.0.saturating_sub(shard.tail.durable.0);
     }
     figures
 }

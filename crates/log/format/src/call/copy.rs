@@ -49,11 +49,17 @@ pub struct CopyOpened {
 }
 
 /// Asks for the next entries.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Message)]
 pub struct CopyNext {
     /// [`CopyOpened::session`].
     #[prost(fixed64, tag = "1")]
     pub session: u64,
+    /// Shards that go on from these places, with the answer to this question: each once.
+    #[prost(message, repeated, tag = "2")]
+    pub from: Vec<CopyFrom>,
+    /// Shards that take no entries, from the answer to this question on until they are in a later `from`.
+    #[prost(uint32, repeated, tag = "3")]
+    pub hold: Vec<u32>,
 }
 
 /// Entries as they are stored. After a while without any the answer is empty: the one that asks knows that the session
@@ -91,6 +97,9 @@ pub struct CopiedShard {
     /// Bytes of the shard that the session has not sent yet.
     #[prost(uint64, tag = "5")]
     pub behind_bytes: u64,
+    /// Why it can't send more of this shard for now; empty if it can.
+    #[prost(string, tag = "6")]
+    pub why: String,
 }
 
 /// Tells of a stream's copy tree, and of the stream.
@@ -249,4 +258,7 @@ pub struct CopyHop {
     /// Sessions that were opened since then.
     #[prost(uint64, tag = "11")]
     pub sessions: u64,
+    /// Shards that are not copied for now, while the others are.
+    #[prost(uint32, tag = "12")]
+    pub waiting_shards: u32,
 }

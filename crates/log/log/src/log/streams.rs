@@ -104,18 +104,20 @@ impl Log {
         let random = (u128::from(inner.env.random_u64()) << 64) | u128::from(inner.env.random_u64());
         let id = StreamId(uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid());
         let created_ms = inner.env.wall_ms();
-        let record =
-            StreamRecord { id, name: name.to_owned(), created_ms, config, source: None, term_min: Term(0) };
-        self.create_as(record, SegmentNumber(0)).await
+        let record = StreamRecord {
+            id,
+            name: name.to_owned(),
+            created_ms,
+            config,
+            source: None,
+            term_min: Term(0),
+            numbers_from: SegmentNumber(0),
+        };
+        self.create_as(record).await
     }
 
-    /// Creates a stream that this record describes, while names are taken. No segment of a copy has a number below
-    /// `unused`.
-    pub(crate) async fn create_as(
-        &self,
-        record: StreamRecord,
-        unused: SegmentNumber,
-    ) -> Result<LogStreamInfo, StreamError> {
+    /// Creates a stream that this record describes, while names are taken.
+    pub(crate) async fn create_as(&self, record: StreamRecord) -> Result<LogStreamInfo, StreamError> {
         let (inner, id, name) = (&*self.inner, record.id, &*record.name);
         let ops = vec![
             Op::Put { key: stream_key(id), value: record.encode(), expect: Expect::Absent },
@@ -134,7 +136,7 @@ impl Log {
         })?;
         let fresh = || match inner.sharing {
             Some(_) => Err(ClosedShard::Elsewhere),
-            None => Ok((Recovered { unused, ..Recovered::default() }, Producers::default())),
+            None => Ok((Recovered::fresh(&record), Producers::default())),
         };
         let shards = (0..record.config.shards).map(|_| fresh()).collect();
         self.adopt(record.clone(), shards).await?;
@@ -196,6 +198,7 @@ impl Log {
             }
             let opened = recovered.record.term;
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
+            let shard = if record.source.is_some() { shard.of_copy() } else { shard };
             let shard = match inner.sharing {
                 // Its term was claimed before it was recovered.
                 Some(_) => shard.claimed(),
@@ -207,6 +210,7 @@ impl Log {
                 shard: id,
                 tail: shard.tail(),
                 transaction_id: shard.acked_transaction_id(),
+                copyable_next: shard.copyable_next(),
                 completed,
             };
             let view = match before.get(number as usize) {
@@ -316,7 +320,7 @@ impl Log {
         }
         let fresh = || match inner.sharing {
             Some(_) => Err(ClosedShard::Elsewhere),
-            None => Ok(Default::default()),
+            None => Ok((Recovered::fresh(&record), Producers::default())),
         };
         let new = (old..config.shards).map(|_| fresh()).collect();
         let mut shards = known.shards.clone();

@@ -335,6 +335,10 @@ impl Shard {
             record.next_offset = begin;
             record.next_segment = record.next_segment.max(self.unused);
         }
+        let all_told = completed.len() == changes.completed.len() && self.rolling.is_empty();
+        if self.is_copy && changes.claim.is_some() && all_told && self.open.is_none() {
+            record.next_segment = record.next_segment.max(self.unused);
+        }
         let producers = (!completed.is_empty()).then(|| {
             // What is acknowledged, and not yet synced, may be lost: then other batches get its offsets.
             let upto = match self.config.durability {
@@ -435,6 +439,7 @@ impl Shard {
         self.changes.record = change.record;
         self.changes.version = version;
         self.changes.completed.drain(..change.completed.len());
+        self.delete_empty(out);
         if self.changes.begin == Some(change.record.next_offset) {
             self.changes.begin = None;
         }

@@ -1,15 +1,21 @@
 //! What only a shard that is a copy does: it takes its source's entries in their places, and goes on behind what the
 //! source has removed.
 //!
+//! What it takes is durable at its source. So whoever copies from here may have it before it is durable here, and so
+//! may the cells: readers there are contradicted by nothing, as the source has it. A segment is shown ahead once its
+//! first entry is durable: from then on no other one will ever have its name. What a crash takes from its end comes
+//! again, at the same offsets, in the next segment.
+//!
 //! Offsets, terms and batches are the source's. Segments are not: a start ends the one that was written, as it does in
-//! any shard, and its number is used once.
+//! any shard, and its number is used once, also by one without entries. Such a segment stays in the store until
+//! metadata has left its number behind, as a start that did not find it would use the number again, in the same term.
 
 use std::sync::Arc;
 
 use tailwater_env::Instant;
-use tailwater_format::{Offset, SegmentNumber, Term};
+use tailwater_format::{Offset, SegmentId, SegmentNumber, Term};
 
-use super::{CopiedTo, CopyBegin, Output, Shard, ShardPhase, StoreAppend, Visible};
+use super::{CopiedTo, CopyBegin, Flush, Output, Shard, ShardPhase, StoreAppend, Visible};
 use crate::batches::Accepted;
 use crate::error::{AppendError, StreamError};
 
@@ -46,6 +52,75 @@ impl Shard {
         });
     }
 
+    /// The same shard as that of a copy, before [`super::ShardInput::Opened`].
+    pub(crate) fn of_copy(mut self) -> Self {
+        self.is_copy = true;
+        self.show_coming();
+        let next = self.next_number();
+        let is_empty = |output: &mut Output| matches!(output, Output::Delete(id) if id.number >= next);
+        for output in self.undone.extract_if(.., is_empty) {
+            if let Output::Delete(id) = output {
+                self.empty.push(id);
+            }
+        }
+        self
+    }
+
+    /// Shows the coming segment of a copy. It is of the source's term, which may be the same one: a term that was told
+    /// may not go back.
+    pub(super) fn show_coming(&mut self) {
+        self.visible.will_be(self.unused, self.changes.record().term);
+    }
+
+    /// Deletes segments without entries whose numbers no start will use again.
+    pub(super) fn delete_empty(&mut self, out: &mut Vec<Output>) {
+        let next = self.changes.record().next_segment;
+        out.extend(self.empty.extract_if(.., |id| id.number < next).map(Output::Delete));
+    }
+
+    /// The store took an entry, which is about to be in flight.
+    pub(super) fn took(&self, entry: &Flush, out: &mut Vec<Output>) {
+        if entry.appends[0].copied.is_some() {
+            let (base_offset, next_offset, bytes) =
+                (entry.base_offset, entry.next_offset, entry.bytes.clone());
+            out.push(Output::Took { base_offset, next_offset, bytes });
+        }
+    }
+
+    /// Hands what is in flight of a copy's segment to the cells' writer, if readers see the segment.
+    pub(super) fn shadow_ahead(&mut self, segment: SegmentId, out: &mut Vec<Output>) {
+        if !self.visible.is(segment)
+            || self.in_flight.back().is_none_or(|last| last.appends[0].copied.is_none())
+        {
+            return;
+        }
+        let open = self.segment(segment);
+        let (mut shadowed, appended) = (open.shadowed, open.length);
+        // Looked for from the newest on: with a disk that stands still there are many.
+        let is_shadowed = |entry: &Flush| entry.segment == segment && entry.from < shadowed.get();
+        let last = self.in_flight.iter().rposition(is_shadowed);
+        let rest = self.in_flight.range(last.map_or(0, |last| last + 1)..);
+        for entry in rest.filter(|entry| entry.segment == segment) {
+            assert_eq!(entry.from, shadowed.get(), "{segment}: it is shown in order and without gaps");
+            shadowed.advance(entry.end(), appended);
+            out.push(Output::Ahead {
+                segment,
+                bytes: entry.bytes.clone(),
+                source_durable: shadowed,
+                accepted_at: entry.appends[0].accepted_at,
+            });
+        }
+        self.segment_mut(segment).shadowed = shadowed;
+    }
+
+    /// Offset after the last record that other clusters may copy: it is durable here, or at the source.
+    pub(crate) fn copyable_next(&self) -> Offset {
+        match self.in_flight.back() {
+            Some(last) if last.appends[0].copied.is_some() => last.next_offset,
+            _ => self.synced_next(),
+        }
+    }
+
     fn check_copied(&self, now: Instant, copied: CopiedTo) -> Result<(), AppendError> {
         match self.state {
             ShardPhase::Lost => return Err(AppendError::NotOwner),
@@ -75,13 +150,17 @@ impl Shard {
         self.changes.claim(term);
     }
 
-    /// Whether what comes next is of a later term than `owned`, which is claimed then, and begins a segment.
+    /// Whether what comes next is of a later term than `owned`. That is claimed, and begins a segment, once all of
+    /// earlier terms is durable: what is in flight may be lost, and comes again in its own term.
     pub(super) fn waits_for_term(&mut self, owned: Term) -> bool {
         let Some(term) = self.buffer.front().and_then(|first| first.copied).filter(|term| *term != owned)
         else {
             return false;
         };
         assert!(term > owned, "{}: a term goes forward only", self.id);
+        if self.is_in_flight() {
+            return true;
+        }
         self.rolling.extend(self.open.take());
         self.claim_copied(term);
         true

@@ -233,6 +233,28 @@ pub enum Output {
     WakeAt(Option<Instant>),
     /// Answer an append.
     Reply(Waiter, Result<AppendAnswer, AppendError>),
+    /// The store has taken an entry of a copy, which its source has made durable: whoever copies from here may have it.
+    Took {
+        /// Offset of its first record.
+        base_offset: Offset,
+        /// Offset after its last record.
+        next_offset: Offset,
+        /// The entry.
+        bytes: Bytes,
+    },
+    /// Hand bytes of a copy to the cells' writer that are durable at its source and not here yet.
+    Ahead {
+        /// Their segment, which readers see already.
+        segment: SegmentId,
+        /// The bytes.
+        bytes: Bytes,
+        /// How far their segment is durable at the source with them.
+        source_durable: DurableTo<Position>,
+        /// When the append in them was accepted.
+        accepted_at: Instant,
+    },
+    /// So many bytes that the cells' writer had ahead are durable: the shard's tail with them.
+    CaughtUp(Tail, usize),
     /// Hand bytes that readers may see to the cells' writer.
     Extend {
         /// Their segment.
@@ -247,6 +269,8 @@ pub enum Output {
         tail: Tail,
         /// When the first append in them was accepted.
         accepted_at: Instant,
+        /// There was [`Output::Took`] for them.
+        was_taken: bool,
     },
     /// Tell the cells' writer of a tail that changed without new bytes.
     Update(Tail),

@@ -9,7 +9,7 @@
 //! | nothing, number below the next | the segment | deleted: retention or a higher term got rid of it |
 //! | nothing, number from the next on | less than it once had | the shard can't be opened: bytes are gone |
 //! | the same | entries that continue the shard | sealed at their length, recorded |
-//! | the same | no entries | deleted; the number is used again with a higher term |
+//! | the same | no entries | deleted; the number is used again with a higher term, but not by a copy |
 //! | the same | entries that do not continue the shard | the shard can't be opened |
 //! | a start of the log behind all that there is | whatever | the shard can't be opened: bytes are gone |
 
@@ -70,6 +70,12 @@ pub struct Recovered {
 }
 
 impl Recovered {
+    /// A shard of `stream` that has nothing yet.
+    pub(crate) fn fresh(stream: &StreamRecord) -> Self {
+        let record = ShardRecord { next_segment: stream.numbers_from, ..ShardRecord::default() };
+        Self { record, ..Self::default() }
+    }
+
     /// The term of a source that was moved here goes up to where its next one begins. Its copies' terms do not.
     pub(crate) fn lift_term(&mut self, stream: &StreamRecord) {
         if stream.source.is_none() {

@@ -45,8 +45,10 @@ impl Shard {
         let length = segment.synced.get();
         if length == Position(0) {
             // No reader saw it, no record of this owner's names it: the number is free, for a higher term.
-            if segment.created {
-                out.push(Output::Discard(segment.id));
+            match segment.created {
+                true if self.is_copy => self.empty.push(segment.id),
+                true => out.push(Output::Discard(segment.id)),
+                false => {}
             }
             return;
         }
@@ -147,6 +149,7 @@ impl Shard {
         for segment in std::mem::take(&mut self.rolling) {
             out.push(Output::Delete(segment.id));
         }
+        out.extend(std::mem::take(&mut self.empty).into_iter().map(Output::Delete));
         for segment in std::mem::take(&mut self.completed) {
             self.take_in_removed(&segment, None, out);
         }

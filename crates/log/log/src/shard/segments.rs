@@ -19,6 +19,8 @@ pub(super) struct ShardOpenSegment {
     pub(super) created_at: Instant,
     /// Bytes that the store took.
     pub(super) length: AppendedTo<Position>,
+    /// Bytes that the cells' writer has: they are durable here, or in a copy at the stream's source.
+    pub(super) shadowed: DurableTo<Position>,
     pub(super) next_entry: EntryId,
     pub(super) base_offset: Offset,
     pub(super) first_transaction_id: TransactionId,
@@ -78,6 +80,14 @@ impl Visible {
     pub(super) fn will_have(&mut self, term: Term) {
         if !self.exists {
             self.term = term;
+        }
+    }
+
+    /// The coming segment is of this term, and of this number at least.
+    pub(super) fn will_be(&mut self, number: SegmentNumber, term: Term) {
+        self.will_have(term);
+        if !self.exists {
+            self.number = self.number.max(number);
         }
     }
 

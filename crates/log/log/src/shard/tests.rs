@@ -2,6 +2,7 @@
 
 mod cold;
 mod copied;
+mod copied_ahead;
 mod ownership;
 mod removal;
 mod transcript;

@@ -311,6 +311,33 @@ fn segments_that_rolled_unseen_are_asked_of_the_durable_layer() {
 }
 
 #[test]
+fn a_number_that_is_left_out_is_taken_for_no_removal() {
+    let mut rig = Rig::begun(2);
+    rig.log.roll(shard());
+    rig.log.leave_number_out(shard());
+    rig.append(3);
+    rig.go_on();
+    assert_eq!(rig.listings, 1);
+    assert_eq!(rig.feed.log_start(), Offset(0), "nothing was removed");
+    assert!(rig.read().iter().copied().eq(0..5), "one that has yet to read the first segment does so");
+}
+
+#[test]
+fn records_that_come_again_behind_a_number_that_is_left_out_are_taken_for_no_removal() {
+    let mut rig = Rig::begun(2);
+    let durable = rig.tail().durable;
+    rig.append(3);
+    rig.go_on();
+    // A copy had shown them before they were on its disk, and was killed.
+    rig.log.lose_in_term(shard(), durable);
+    rig.log.leave_number_out(shard());
+    rig.append(3);
+    rig.go_on();
+    assert_eq!((rig.listings, rig.feed.log_start()), (1, Offset(0)));
+    assert!(rig.read().iter().copied().eq((0..5).chain(2..5)), "{:?}", rig.read());
+}
+
+#[test]
 fn a_reader_at_the_end_of_a_sealed_segment_finds_the_next_one() {
     for looks_in_between in [false, true] {
         let mut rig = Rig::new();

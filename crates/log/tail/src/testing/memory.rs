@@ -135,12 +135,22 @@ impl MemoryLog {
         self.roll(id)
     }
 
+    /// Leaves a number out: the next segment has the one behind it.
+    pub fn leave_number_out(&self, id: ShardId) -> Tail {
+        self.with(id, |shard| shard.next_segment = shard.next_segment.next())
+    }
+
     /// Cuts the open segment at `length`, where an entry ends, and seals it, as if the rest had never become
     /// durable; without anything left, its number is free again. Appends go on in a higher term.
     pub fn lose(&self, id: ShardId, length: Position) -> Option<Tail> {
+        self.with(id, |shard| shard.term = shard.term.next());
+        self.lose_in_term(id, length)
+    }
+
+    /// The same, but appends go on in the same term, as those of a copy do: they bring what was lost.
+    pub fn lose_in_term(&self, id: ShardId, length: Position) -> Option<Tail> {
         let mut inner = self.inner.lock();
         let shard = inner.shards.get_mut(&id).expect("the shard is there");
-        shard.term = shard.term.next();
         let mut last = shard.segments.last_entry().expect("it has a segment");
         let number = *last.key();
         let segment = last.get_mut();

@@ -726,3 +726,32 @@ fn one_waiter_is_woken_by_any_of_its_shards() {
         assert_eq!(count, 120);
     });
 }
+
+#[test]
+fn what_a_copy_showed_before_it_was_durable_and_got_again_is_seen_once() {
+    in_runtime(|env| async move {
+        let patient = Duration::from_secs(600);
+        let config = ReaderConfig { delay_max: patient, silent_after: patient, ..reader_config() };
+        let world = World::start(env, config).await;
+        let durable = world.append(shard(0), &[b"first"]);
+        let follower = world.follow(shard(0), 0);
+        until(&world.env, "the first one is seen", || follower.count() == 1).await;
+        for value in [b"second", b"third."] {
+            let taken = world.log.append(shard(0), &[value]);
+            let now = world.env.now();
+            let source_durable = DurableTo::new(taken.tail.durable);
+            world.writer.extend_ahead(taken.segment, &taken.bytes, source_durable, now);
+        }
+        until(&world.env, "what is ahead is seen", || follower.count() == 3).await;
+        assert_eq!(world.reader.stats().durable_bytes, 0, "it came from the cell");
+        // The copy is killed, and goes on in the next segment with what it had shown.
+        let cut = world.log.lose_in_term(shard(0), durable.durable).expect("a part of it is left");
+        assert!(cut.sealed && world.writer.cached(shard(0)) > cut.durable);
+        world.writer.update(shard(0), cut);
+        assert_eq!(world.writer.cached(shard(0)), cut.durable, "what is sealed ends where it is sealed");
+        for value in [b"second", b"third.", b"fourth"] {
+            world.append(shard(0), &[value]);
+        }
+        world.assert_all_seen(&[follower]).await;
+    });
+}

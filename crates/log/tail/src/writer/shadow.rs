@@ -26,6 +26,9 @@ pub(super) struct Shadow {
     /// The end that the log gave, which is `end` unless a loss took some of it back.
     durable: DurableTo<Position>,
     cached: CachedTo<Position>,
+    /// It is a copy's, and some of the bytes were handed on before they were durable here: `durable` is then how far
+    /// they are at the source.
+    is_ahead: bool,
 }
 
 impl Shadow {
@@ -44,6 +47,7 @@ impl Shadow {
             len: 0,
             durable: DurableTo::new(start),
             cached: CachedTo::new(Position(0)),
+            is_ahead: false,
         }
     }
 
@@ -70,13 +74,20 @@ impl Shadow {
         self.durable = durable;
     }
 
-    /// A loss in an `interval` stream ended the segment at `length`: what the cell has beyond that is none of it.
+    /// The same with bytes of a copy, which may be durable at the source only.
+    pub(super) fn extend_ahead(&mut self, bytes: &Bytes, source_durable: DurableTo<Position>) {
+        self.extend(bytes, source_durable);
+        self.is_ahead = true;
+    }
+
+    /// A loss ended the segment at `length`, in an `interval` stream or in a copy that was ahead: what the cell has
+    /// beyond that is none of it.
     pub(super) fn cut(&mut self, length: Position) {
         self.durable.take_back(length);
         self.cached.take_back(self.cached.get().min(length));
     }
 
-    /// How far the segment is durable.
+    /// How far the segment is durable; in a copy that is ahead, at the source.
     pub(super) fn durable(&self) -> DurableTo<Position> {
         self.durable
     }
@@ -84,6 +95,11 @@ impl Shadow {
     /// Where the bytes end that were handed on.
     pub(super) fn end(&self) -> Position {
         Position(self.start.0 + self.len as u64)
+    }
+
+    /// Whether it is a copy's that was given bytes before they were durable here.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.is_ahead
     }
 
     /// As far as everything was acknowledged by the cell, or jumped over.

@@ -134,7 +134,11 @@ impl Shard {
     /// The log tells of another tail of `id`.
     fn take(&mut self, id: ShardId, tail: Tail) {
         let named = self.segments.iter_mut().find(|shadow| shadow.segment == tail.segment_id(id));
-        if let Some(shadow) = named.filter(|shadow| tail.durable < shadow.durable().get()) {
+        // What a copy has ahead is not lost before its segment is sealed.
+        let is_cut = |shadow: &&mut Shadow| {
+            tail.durable < shadow.durable().get() && (tail.sealed || !shadow.is_ahead())
+        };
+        if let Some(shadow) = named.filter(is_cut) {
             shadow.cut(tail.durable);
         }
         self.tail = tail;
@@ -143,15 +147,14 @@ impl Shard {
     /// The tail as readers may see it.
     ///
     /// # Panics
-    /// If more is in the cell than is durable.
+    /// If more is in the cell than is durable, but for the open segment of a copy that runs ahead.
     fn published(&self) -> Tail {
-        let cached = match self.segments.back() {
-            Some(open) if open.segment.number == self.tail.segment && open.segment.term == self.tail.term => {
-                open.cached()
-            }
-            _ => Position(0),
-        };
-        assert!(cached <= self.tail.durable, "{cached} is cached of {:?}", self.tail);
+        let of_tail =
+            |open: &&Shadow| (open.segment.number, open.segment.term) == (self.tail.segment, self.tail.term);
+        let open = self.segments.back().filter(of_tail);
+        let cached = open.map_or(Position(0), Shadow::cached);
+        let may_lead = open.is_some_and(Shadow::is_ahead) && !self.tail.sealed;
+        assert!(may_lead || cached <= self.tail.durable, "{cached} is cached of {:?}", self.tail);
         let published = Tail { cached, ..self.tail };
         debug_assert!(published.is_possible(), "{published:?}");
         published
@@ -162,8 +165,12 @@ impl Shard {
     fn take_published(&mut self, published: &Tail) -> Option<Unpublished> {
         let entry = self.unpublished?;
         let Unpublished { segment, end, .. } = entry;
-        if segment.term != published.term && published.segment <= segment.number {
-            // It was lost, with durability `interval`.
+        let is_replaced = segment.term != published.term && published.segment <= segment.number;
+        let is_cut = published.sealed
+            && (published.segment, published.term) == (segment.number, segment.term)
+            && published.durable < end;
+        if is_replaced || is_cut {
+            // It was lost: with durability `interval`, or in a copy that was ahead.
             self.unpublished = None;
             return None;
         }
@@ -295,8 +302,42 @@ impl WriterState {
             shard.segments.push_back(Shadow::new(segment, tail.chunk_bytes));
         }
         shard.segments.back_mut().expect("pushed if it was missing").extend(bytes, durable);
-        shard.unpublished.get_or_insert(Unpublished { segment, end: tail.durable, accepted });
-        self.buffered_bytes += bytes.len();
+        self.extended(now, segment, bytes.len(), tail.durable, accepted);
+    }
+
+    pub(super) fn extend_ahead(
+        &mut self,
+        now: Instant,
+        segment: SegmentId,
+        bytes: &Bytes,
+        source_durable: DurableTo<Position>,
+        accepted: Instant,
+    ) {
+        let shard = self.shards.get_mut(&segment.shard).expect("readers see its segment");
+        assert_eq!(shard.tail.segment_id(segment.shard), segment, "it is the segment that readers see");
+        assert!(!shard.tail.sealed, "{segment}: what is sealed does not grow");
+        let open = shard.segments.back_mut().filter(|open| open.segment == segment);
+        open.expect("its beginning was handed on").extend_ahead(bytes, source_durable);
+        self.extended(now, segment, bytes.len(), source_durable.get(), accepted);
+    }
+
+    /// Bytes that came ahead are durable: nobody waits to be told of that.
+    pub(super) fn catch_up(&mut self, now: Instant, id: ShardId, tail: Tail) {
+        let Some(shard) = self.shards.get_mut(&id) else { return self.open(now, id, tail) };
+        assert_eq!(
+            shard.tail.segment_id(id),
+            tail.segment_id(id),
+            "what came ahead is of the segment that readers see"
+        );
+        shard.tail = tail;
+        self.touch_page(now, PageId::of(id), false);
+    }
+
+    fn extended(&mut self, now: Instant, segment: SegmentId, bytes: usize, end: Position, accepted: Instant) {
+        let id = segment.shard;
+        let shard = self.shards.get_mut(&id).expect("it was extended");
+        shard.unpublished.get_or_insert(Unpublished { segment, end, accepted });
+        self.buffered_bytes += bytes;
         let too_much = shard.buffered_bytes() > self.config.shadow_bytes_max
             || self.buffered_bytes > self.config.shadow_bytes_total_max;
         if too_much {

@@ -17,6 +17,8 @@ const BLOCK_BYTES: u64 = 4096;
 pub(super) struct DiskState {
     pub(super) rng: Rng,
     pub(super) faults: Faults,
+    /// What every sync takes besides, ns.
+    pub(super) slower_sync_ns: u64,
     pub(super) capacity: u64,
     pub(super) changes: u64,
     pub(super) crash_at: Option<u64>,
@@ -34,6 +36,7 @@ impl DiskState {
         Self {
             rng,
             faults: Faults::default(),
+            slower_sync_ns: 0,
             capacity: u64::MAX,
             changes: 0,
             crash_at: None,

@@ -50,15 +50,17 @@ impl Mount {
         effect: impl FnOnce(&mut DiskState) -> io::Result<T>,
     ) -> io::Result<T> {
         let shared = self.shared()?;
-        let (before, after, last, power_before) = {
+        let (before, after, last, power_before, is_long) = {
             let mut state = self.disk.state.lock();
             let (before, after) = costs(kind, &mut state);
+            let is_long = kind == HandleKind::Sync && state.slower_sync_ns > 0;
             let changes = kind == HandleKind::Change || kind == HandleKind::Sync;
             let last = changes && state.count_change();
             let power_before = last && state.rng.below(2) == 0;
-            (before, after, last, power_before)
+            (before, after, last, power_before, is_long)
         };
-        shared.pause_for_io(before);
+        let pause = |ns| if is_long { shared.pause_for_long_io(ns) } else { shared.pause_for_io(ns) };
+        pause(before);
         // The node may have been crashed while other tasks ran.
         self.shared()?;
         if power_before {
@@ -70,7 +72,7 @@ impl Mount {
         if last {
             kill(&shared, self.owner, Crash::Power);
         }
-        shared.pause_for_io(after);
+        pause(after);
         self.shared()?;
         result
     }
@@ -100,7 +102,8 @@ fn costs(kind: HandleKind, state: &mut DiskState) -> (u64, u64) {
         HandleKind::Sync if rng.chance(SLOW_SYNC_PER_MILLION) => SLOW_SYNC_NS,
         HandleKind::Sync => SYNC_NS,
     };
-    let total = rng.between(low, high);
+    let slower = if kind == HandleKind::Sync { state.slower_sync_ns } else { 0 };
+    let total = rng.between(low, high) + slower;
     let before = rng.below(total + 1);
     (before, total - before)
 }

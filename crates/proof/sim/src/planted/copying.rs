@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tailwater_copy::CopyTree;
 use tailwater_format::call::{
-    CopiedShard, CopyEntries, CopyOpened, CopyPlan, CopyPlanKept, Method, decode_call, encode_call,
+    CopiedShard, CopyEntries, CopyNext, CopyOpened, CopyPlan, CopyPlanKept, Method, decode_call, encode_call,
 };
 use tailwater_format::{EntryFields, Offset, batches, encode_entry, parse_entry};
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
@@ -91,6 +91,12 @@ fn told(payload: &Bytes) -> Option<CopyTree> {
     CopyTree::decode(&told.plan).ok()
 }
 
+/// A question that says of no shard that it goes on.
+fn without_resumptions(payload: &Bytes) -> Option<Bytes> {
+    let question: CopyNext = decode_call(payload.clone()).ok()?;
+    Some(encode_call(&CopyNext { from: Vec::new(), ..question }))
+}
+
 /// A plan that says of no forced move what others have too much.
 fn without_ends(mut plan: CopyTree) -> Bytes {
     for fork in &mut plan.forks {
@@ -134,6 +140,9 @@ impl ConnectionHooks for PlantedLink {
                     Plant::SurplusCopied => payload = without_ends(told),
                     _ => {}
                 }
+            }
+            if self.plant == Plant::ResumeNotTold && method_asked == Some(Method::CopyNext) {
+                payload = without_resumptions(&payload).unwrap_or(payload);
             }
             let answer = inner.call(method, payload).await?;
             let planted = match (self.plant, method_asked) {

@@ -12,7 +12,7 @@
 //!   everything, and a consumer that begins at the start reads all of it.
 
 mod chaos;
-mod cluster;
+pub(super) mod cluster;
 mod consumers;
 mod producers;
 

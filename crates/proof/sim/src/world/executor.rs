@@ -35,6 +35,8 @@ const IO_NESTING_MAX: usize = 3;
 /// Tasks polled during the disk calls of one outermost poll, at most. A dedicated task need not yield while there
 /// is work, and what runs meanwhile makes more work: without a bound the scheduler would never get back to its top.
 const POLLS_PER_OUTERMOST_MAX: u64 = 100;
+/// The same where a disk stands still: all there is to do is done meanwhile, within this.
+const POLLS_PER_LONG_IO_MAX: u64 = 20_000;
 /// Events in one poll, at most: a task that makes more never yields.
 const EVENTS_PER_POLL_MAX: u64 = 1_000_000;
 /// Tasks polled during one disk call, at most.
@@ -246,17 +248,36 @@ impl ExecutorShared {
     /// Time that a disk call of the current task takes. Other tasks run meanwhile if that task is a dedicated
     /// one, so the caller must hold no lock of the world's.
     pub(crate) fn pause_for_io(&self, cost_ns: u64) {
+        self.pause(cost_ns, false);
+    }
+
+    /// The same for a call of a disk that stands still: all there is to do is done meanwhile, with a bound.
+    pub(crate) fn pause_for_long_io(&self, cost_ns: u64) {
+        self.pause(cost_ns, true);
+    }
+
+    fn pause(&self, cost_ns: u64, is_long: bool) {
         let (until, polls) = self.with(|core| {
             let until = core.now_ns + cost_ns;
             let dedicated =
                 core.stack.last().and_then(|id| core.tasks.get(id)).is_some_and(|slot| slot.dedicated);
+            let most = if is_long { POLLS_PER_LONG_IO_MAX } else { POLLS_PER_OUTERMOST_MAX };
             let run = dedicated
                 && core.stack.len() <= IO_NESTING_MAX
-                && core.nested_polls < POLLS_PER_OUTERMOST_MAX
+                && core.nested_polls < most
                 && self.run_tasks_during_io.load(Ordering::Relaxed);
-            (until, if run { core.rng.below(POLLS_PER_IO_MAX + 1) } else { 0 })
+            let polls = match run {
+                true if is_long => most,
+                true => core.rng.below(POLLS_PER_IO_MAX + 1),
+                false => 0,
+            };
+            (until, polls)
         });
         for _ in 0..polls {
+            // Such calls nest, and those further up may have used up what there was.
+            if is_long && self.with(|core| core.nested_polls) >= POLLS_PER_LONG_IO_MAX {
+                break;
+            }
             if let Some(id) = self.pick(false) {
                 self.poll_task(id);
                 continue;

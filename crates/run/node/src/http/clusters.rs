@@ -172,6 +172,7 @@ fn hop_view(edge: &TreeEdge, state: Option<&TreeHopState>) -> CopyHopView {
             view.records = Some(hop.records);
             view.bytes = Some(hop.bytes);
             view.sessions = Some(hop.sessions);
+            view.waiting_shards = Some(hop.waiting_shards);
         }
     }
     view

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Subcommand;
-use tailwater_node::api::CopyTreeView;
+use tailwater_node::api::{CopyHopView, CopyTreeView};
 use tailwater_trees::limits::{CLUSTERS_MAX, COSTS_BYTES_MAX, DEPTH_DEFAULT, FAN_OUT_DEFAULT};
 use tailwater_trees::{TreeCosts, TreePlan, TreeRequest, dot, plan, svg};
 
@@ -108,6 +108,7 @@ fn show(tree: &CopyTreeView) -> anyhow::Result<()> {
     let mut table = output::table(&heads);
     for hop in &tree.hops {
         let state = match (hop.is_copying, hop.plan) {
+            (true, _) if waiting(hop) > 0 => format!("copying, {} wait", waiting(hop)),
             (true, Some(plan)) if plan != tree.plan => format!("copying by plan {plan}"),
             (true, _) => "copying".to_owned(),
             (false, _) => "interrupted".to_owned(),
@@ -127,10 +128,15 @@ fn show(tree: &CopyTreeView) -> anyhow::Result<()> {
         ]);
     }
     output::print(&table)?;
-    let interrupted = tree.hops.iter().filter(|hop| !hop.is_copying);
+    let interrupted = tree.hops.iter().filter(|hop| !hop.is_copying || waiting(hop) > 0);
     interrupted
         .filter_map(|hop| Some((hop, hop.why.as_deref()?)))
         .try_for_each(|(hop, why)| output::print(&format!("{} to {}: {why}", hop.from, hop.to)))
+}
+
+/// Shards of a hop that are not copied for now.
+fn waiting(hop: &CopyHopView) -> u32 {
+    hop.waiting_shards.unwrap_or_default()
 }
 
 /// The costs in a file.

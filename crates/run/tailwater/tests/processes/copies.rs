@@ -150,6 +150,12 @@ fn a_chain_of_clusters_has_the_sources_very_records_although_each_copy_is_killed
     assert_eq!(format!("{ways:?}"), r#"[(String("us"), String("eu")), (String("eu"), String("asia"))]"#);
     assert_eq!(asia.metric("tailwater_copy_hops_copying"), Some(1.0));
     assert_eq!(asia.metric("tailwater_copy_behind_records{stream=\"orders\"}"), Some(0.0));
+    assert_eq!(asia.metric("tailwater_copy_waiting_shards{stream=\"orders\"}"), Some(0.0));
+    let from_memory = us.metric("tailwater_copy_read_bytes_total{from=\"memory\"}");
+    assert!(
+        from_memory.is_some_and(|bytes| bytes > 0.0),
+        "new records are copied from memory: {from_memory:?}"
+    );
 }
 
 #[test]

@@ -13,13 +13,16 @@ fn a_copied_entry_has_its_source_s_offsets_and_term_and_stays_one_entry() {
         committed
             -> create and write 0.4@0 of 0..3 up to id 5, sync
         wrote
+            -> took 0..3
             -> write 0.4@476 of 3..5 up to id 5, sync
         wrote
+            -> took 3..5
         synced
             -> show 0.4@843, records 0..5
             -> extend 0.4@0 with 0..3
+            -> ahead 0.4@476 with 3..5
             -> reply a: 0 to 2 in term 4, 0/0/0
-            -> extend 0.4@476 with 3..5
+            -> caught up 0.4@843, records 0..5
             -> reply b: 3 to 4 in term 4, 0/1/0
         ",
     );
@@ -33,6 +36,7 @@ fn an_entry_of_a_later_term_claims_it_and_begins_a_segment() {
         entry a 3 at 0 of 1; all
             -> commit behind 0: term 1, starts 0, next segment 0
             -> create and write 0.1@0 of 0..3 up to id 5, sync
+            -> took 0..3
             -> show 0.1@476, records 0..3
             -> extend 0.1@0 with 0..3
             -> reply a: 0 to 2 in term 1, 0/0/0
@@ -41,6 +45,7 @@ fn an_entry_of_a_later_term_claims_it_and_begins_a_segment() {
         committed
             -> create and write 1.3@0 of 3..5 up to id 5, sync
         wrote; synced
+            -> took 3..5
             -> show 1.3@367, records 0..5, behind 0.1@476
             -> show completed [0.1@476 of 0..3]
             -> seal 0.1@476
@@ -61,6 +66,7 @@ fn an_entry_that_is_not_the_next_one_or_of_an_older_term_is_refused() {
         entry a 3 at 0 of 2; all
             -> commit behind 0: term 2, starts 0, next segment 0
             -> create and write 0.2@0 of 0..3 up to id 5, sync
+            -> took 0..3
             -> show 0.2@476, records 0..3
             -> extend 0.2@0 with 0..3
             -> reply a: 0 to 2 in term 2, 0/0/0
@@ -75,11 +81,15 @@ fn an_entry_that_is_not_the_next_one_or_of_an_older_term_is_refused() {
         entry e 2 at 3 of 2; entry f 1 at 4 of 2; entry g 1 at 5 of 2; all
             -> reply f: refused: the copy goes on at offset 5, not at 4
             -> write 0.2@476 of 3..5 up to id 5, sync
+            -> took 3..5
+            -> ahead 0.2@476 with 3..5
             -> write 0.2@843 of 5..6 up to id 5, sync
+            -> took 5..6
+            -> ahead 0.2@843 with 5..6
             -> show 0.2@1101, records 0..6
-            -> extend 0.2@476 with 3..5
+            -> caught up 0.2@843, records 0..5
             -> reply e: 3 to 4 in term 2, 0/1/0
-            -> extend 0.2@843 with 5..6
+            -> caught up 0.2@1101, records 0..6
             -> reply g: 5 to 5 in term 2, 0/2/0
         ",
     );
@@ -93,6 +103,7 @@ fn a_copy_goes_on_behind_a_gap_and_what_it_had_is_removed() {
         entry a 3 at 0 of 1; all
             -> commit behind 0: term 1, starts 0, next segment 0
             -> create and write 0.1@0 of 0..3 up to id 5, sync
+            -> took 0..3
             -> show 0.1@476, records 0..3
             -> extend 0.1@0 with 0..3
             -> reply a: 0 to 2 in term 1, 0/0/0
@@ -117,6 +128,7 @@ fn a_copy_goes_on_behind_a_gap_and_what_it_had_is_removed() {
             -> delete 0.1
             -> commit behind 3: term 1, starts 40, next segment 1
             -> create and write 1.1@0 of 40..42 up to id 5, sync
+            -> took 40..42
             -> show 1.1@367, records 40..42
             -> extend 1.1@0 with 40..42
             -> reply c: 40 to 41 in term 1, 1/0/0
@@ -131,6 +143,7 @@ fn a_copy_goes_on_behind_a_gap_and_what_it_had_is_removed() {
         entry d 1 at 42 of 1; all
             -> commit behind 5: term 1, starts 40, next segment 2
             -> create and write 2.1@0 of 42..43 up to id 5, sync
+            -> took 42..43
             -> show 2.1@258, records 40..43, behind 1.1@367
             -> extend 2.1@0 with 42..43
             -> reply d: 42 to 42 in term 1, 2/0/0
@@ -158,6 +171,7 @@ fn a_copy_that_begins_behind_a_gap_has_its_place_in_metadata_before_an_entry_is_
         entry a 1 at 40 of 2; all
             -> commit behind 1: term 2, starts 40, next segment 0
             -> create and write 0.2@0 of 40..41 up to id 5, sync
+            -> took 40..41
             -> show 0.2@258, records 40..41
             -> extend 0.2@0 with 40..41
             -> reply a: 40 to 40 in term 2, 0/0/0
@@ -177,6 +191,7 @@ fn a_copy_does_not_go_on_elsewhere_while_an_entry_is_on_its_way() {
             -> begun at 40: overloaded: too many requests are queued; try again
             -> create and write 0.1@0 of 0..3 up to id 5, sync
         wrote; begin 40
+            -> took 0..3
             -> begun at 40: overloaded: too many requests are queued; try again
         synced; begin 40
             -> show 0.1@476, records 0..3
@@ -200,6 +215,7 @@ fn a_copy_that_leads_goes_on_where_it_ends_in_a_term_of_its_own() {
         entry a 3 at 0 of 4; all
             -> commit behind 0: term 4, starts 0, next segment 0
             -> create and write 0.4@0 of 0..3 up to id 5, sync
+            -> took 0..3
             -> show 0.4@476, records 0..3
             -> extend 0.4@0 with 0..3
             -> reply a: 0 to 2 in term 4, 0/0/0
@@ -247,6 +263,7 @@ fn a_source_that_follows_goes_on_in_the_term_of_the_source_that_leads() {
         entry b 1 at 2 of 7; all
             -> commit behind 2: term 7, starts 0, next segment 1
             -> create and write 1.7@0 of 2..3 up to id 5, sync
+            -> took 2..3
             -> show 1.7@258, records 0..3, behind 0.1@367
             -> extend 1.7@0 with 2..3
             -> reply b: 2 to 2 in term 7, 1/0/0

@@ -125,6 +125,13 @@ pub(super) fn output(output: &Output) -> Option<String> {
             let from = durable.get().0 - bytes.len() as u64;
             format!("extend {}@{from} with {base_offset}..{}", segment(id), tail.next_offset)
         }
+        Output::Took { base_offset, next_offset, .. } => format!("took {base_offset}..{next_offset}"),
+        Output::Ahead { segment: id, bytes, source_durable, .. } => {
+            let from = source_durable.get().0 - bytes.len() as u64;
+            let header = tailwater_format::parse_entry_header(bytes).expect("an entry");
+            format!("ahead {}@{from} with {}..{}", segment(id), header.base_offset, header.next_offset())
+        }
+        Output::CaughtUp(update, _) => tail("caught up", update),
         Output::Update(update) => tail("update", update),
         Output::Seal(id, length) => format!("seal {}@{length}", segment(id)),
         Output::Delete(id) => format!("delete {}", segment(id)),
@@ -147,6 +154,13 @@ pub(super) fn output(output: &Output) -> Option<String> {
 /// Goes through a transcript with a new shard.
 pub(super) fn transcript(config: StreamConfig, text: &str) -> World {
     let mut world = World::new(config);
+    go_on(&mut world, text);
+    world
+}
+
+/// Goes through a transcript with a new shard of a copy.
+pub(super) fn copy_transcript(config: StreamConfig, text: &str) -> World {
+    let mut world = World::new(config).is_copy();
     go_on(&mut world, text);
     world
 }
@@ -198,7 +212,7 @@ fn happen(world: &mut World, event: &str) {
         "proceed" => world.step(ShardInput::Proceed),
         "tick" => world.step(ShardInput::Tick),
         "delete" => world.step(ShardInput::Delete),
-        "lost" => world.step(ShardInput::Lost(rest.into())),
+        "lost" => world.lose(rest),
         "wrote" => world.wrote(),
         "refused" => world.refuse(match rest {
             "busy" => WriteError::Busy("slow disk"),

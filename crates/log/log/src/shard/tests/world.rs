@@ -46,6 +46,7 @@ pub(super) struct World {
     /// What was put out, one a line.
     pub(super) lines: Arc<Mutex<Vec<String>>>,
     pub(super) closed: bool,
+    is_copy: bool,
 }
 
 pub(super) fn shard_id() -> ShardId {
@@ -98,6 +99,7 @@ impl World {
             shadow: BTreeMap::new(),
             lines: Arc::default(),
             closed: false,
+            is_copy: false,
         };
         world.step(ShardInput::Opened);
         world
@@ -147,6 +149,20 @@ impl World {
             drop(reply.send(outcome));
         });
         self.step(ShardInput::Append(StoreAppend { batches, expected_term, copied, waiter }));
+        receiver
+    }
+
+    /// Offers an entry of the source of a copy: `count` records from `base` on.
+    pub(super) fn give(&mut self, name: &str, base: u64, count: usize) -> Reply {
+        let (reply, receiver) = oneshot::channel();
+        let (name, lines) = (name.to_owned(), Arc::clone(&self.lines));
+        let waiter = Waiter::new(None, move |outcome| {
+            lines.lock().push(transcript::reply(&name, &outcome));
+            drop(reply.send(outcome));
+        });
+        let batches = checked(batch(&vec![5; count], None), TransactionIds::RunningMaximum);
+        let copied = Some(CopiedTo { base_offset: Offset(base), term: Term(1) });
+        self.step(ShardInput::Append(StoreAppend { batches, expected_term: None, copied, waiter }));
         receiver
     }
 
@@ -265,6 +281,16 @@ impl World {
                 assert_eq!(shadow.len() as u64, durable.get().0, "in order and without gaps");
                 assert_eq!((tail.segment_id(shard_id()), tail.durable.0), (segment, shadow.len() as u64));
             }
+            Output::Took { .. } => {}
+            Output::Ahead { segment, bytes, source_durable, .. } => {
+                let shadow = self.shadow.get_mut(&segment).expect("readers see it");
+                shadow.extend_from_slice(&bytes);
+                assert_eq!(shadow.len() as u64, source_durable.get().0, "in order and without gaps");
+            }
+            Output::CaughtUp(tail, _) => {
+                let shadow = &self.shadow[&tail.segment_id(shard_id())];
+                assert!(tail.durable.0 <= shadow.len() as u64, "it was ahead");
+            }
             Output::Update(tail) => assert!(tail.is_possible()),
             Output::Seal(id, length) => {
                 let stored: u64 = self.segments[&id].iter().map(|entry| entry.len() as u64).sum();
@@ -361,6 +387,22 @@ impl World {
         }
     }
 
+    /// A sync failed. Of a segment without a durable entry the store has the name.
+    pub(super) fn lose(&mut self, why: &str) {
+        self.step(ShardInput::Lost(why.into()));
+        for id in self.shard.empty.clone() {
+            self.segments.entry(id).or_default().clear();
+        }
+    }
+
+    /// The shard of a copy, and not of a source.
+    pub(super) fn is_copy(mut self) -> Self {
+        self.is_copy = true;
+        self.restart();
+        self.lines.lock().clear();
+        self
+    }
+
     /// The process is killed and starts again: what the store has is recovered, with what metadata has.
     pub(super) fn restart(&mut self) {
         let found: Vec<SegmentsFound> = self
@@ -399,8 +441,9 @@ impl World {
     fn open(&mut self, recovered: Recovered) {
         let (config, cold) = (Arc::clone(&self.shard.config), self.shard.cold);
         let planted = self.shard.planted;
-        self.shard =
+        let shard =
             Shard::new(shard_id(), config, OWNER + 1, recovered, Producers::default()).with_cold(cold);
+        self.shard = if self.is_copy { shard.of_copy() } else { shard };
         self.shard.plant(planted);
         self.closed = false;
         self.step(ShardInput::Opened);
@@ -410,6 +453,7 @@ impl World {
     /// a log: closed, given up with what it knows, and opened again.
     pub(super) fn move_source(&mut self, source: Option<String>, term_min: Term) {
         assert!(self.closed, "only a shard that is closed is given up");
+        self.is_copy = source.is_some();
         let config = Arc::clone(&self.shard.config);
         let nothing =
             Shard::new(shard_id(), Arc::clone(&config), OWNER, Recovered::default(), Producers::default());
@@ -422,6 +466,7 @@ impl World {
             config: (*config).clone(),
             source,
             term_min,
+            numbers_from: SegmentNumber(0),
         });
         self.open(recovered);
     }

@@ -741,3 +741,44 @@ fn what_is_appended_while_an_old_end_waits_goes_into_the_cell_as_well() {
     assert!(!rig.has(old, 0, 64) && rig.has(next, 4_992, 5_001));
     assert_eq!(rig.state.stats().jumps, 1);
 }
+
+#[test]
+fn what_a_copy_has_ahead_is_shown_until_its_segment_is_sealed() {
+    let mut rig = Rig::new();
+    let open = segment(shard(0), 1);
+    rig.extend(open, 10);
+    let ahead: Bytes = (10..100).map(|at| byte(open, at)).collect();
+    rig.state.extend_ahead(rig.now, open, &ahead, DurableTo::new(Position(100)), rig.now);
+    rig.write_all();
+    let shown = rig.published();
+    assert_eq!((shown.cached, shown.durable), (Position(100), Position(10)));
+    assert!(rig.has(open, 0, 100));
+    rig.state.catch_up(rig.now, shard(0), tail(open, 60));
+    assert!(rig.publish(true).is_empty(), "nobody waits for it");
+    rig.pass(10);
+    let shown = rig.published();
+    assert_eq!((shown.cached, shown.durable), (Position(100), Position(60)));
+    rig.state.update(rig.now, shard(0), Tail { sealed: true, ..tail(open, 60) });
+    let shown = rig.published();
+    assert_eq!((shown.cached, shown.durable), (Position(60), Position(60)), "the rest was lost");
+}
+
+#[test]
+fn what_a_copy_had_ahead_and_lost_counts_as_told_of_by_nobody() {
+    let mut rig = Rig::new();
+    let lost = segment(shard(0), 1);
+    rig.extend(lost, 10);
+    rig.write_all();
+    rig.publish(true);
+    let times = publish_times(&rig);
+    let ahead: Bytes = (10..100).map(|at| byte(lost, at)).collect();
+    rig.state.extend_ahead(rig.now, lost, &ahead, DurableTo::new(Position(100)), rig.now);
+    rig.state.update(rig.now, shard(0), Tail { sealed: true, ..tail(lost, 10) });
+    rig.write_all();
+    rig.pass(1_000);
+    rig.publish(true);
+    rig.extend(segment(shard(0), 2), 5);
+    rig.write_all();
+    rig.publish(true);
+    assert_eq!(publish_times(&rig), (times.0, times.1 + 1), "the one that came behind it, and at once");
+}

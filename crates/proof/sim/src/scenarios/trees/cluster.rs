@@ -21,15 +21,15 @@ use super::{ClusterLife, NAMES, STREAM, Trees, consumers, producers};
 const DIR: &str = "/data/log";
 
 /// Where a cluster is reached.
-pub(super) fn address(number: usize) -> String {
+pub(in crate::scenarios) fn address(number: usize) -> String {
     format!("tcp:10.0.0.{}:7420", number + 1)
 }
 
 /// Connections of one cluster to others.
-struct SimLinks {
-    net: Net,
-    node: Node,
-    plant: Plant,
+pub(in crate::scenarios) struct SimLinks {
+    pub(in crate::scenarios) net: Net,
+    pub(in crate::scenarios) node: Node,
+    pub(in crate::scenarios) plant: Plant,
 }
 
 impl ClusterLinks for SimLinks {
