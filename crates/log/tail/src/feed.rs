@@ -241,8 +241,8 @@ impl Feed {
         Self { place: Some(place), began: place, read_term, ..Self::shared(shard, config) }
     }
 
-    /// The same for one who wants nothing before `offset`.
-    pub(crate) fn from_offset(mut self, offset: Offset) -> Self {
+    /// The same feed for one who wants nothing before `offset`.
+    pub(crate) fn starting_at(mut self, offset: Offset) -> Self {
         self.read_to = Some(offset);
         self
     }

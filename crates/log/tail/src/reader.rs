@@ -302,7 +302,7 @@ impl TailReaderInner {
             shared: false,
         };
         let shard = shared.shard;
-        let feed = Feed::private(shard, config, place, read_term).from_offset(offset);
+        let feed = Feed::private(shard, config, place, read_term).starting_at(offset);
         let feed = Arc::new(SharedFeed::new(shard, feed, Lane::CatchUp));
         feed.waiters.lock().push(Arc::clone(waiter));
         {

@@ -20,7 +20,7 @@ fn synced(world: &mut World, upto: u64) {
 fn what_a_copy_takes_is_copied_on_at_once_and_shown_ahead_once_its_segment_is_durable() {
     let mut world = World::new(StreamConfig::default());
     for (name, base, count) in [("a", 0, 2), ("b", 2, 1), ("c", 3, 1)] {
-        let _ = world.give(name, base, count);
+        let _answer = world.give(name, base, count);
     }
     world.work();
     assert_eq!(told(&world), ["took 0..2", "took 2..3", "took 3..4"]);
@@ -32,7 +32,7 @@ fn what_a_copy_takes_is_copied_on_at_once_and_shown_ahead_once_its_segment_is_du
     assert!(lines[1].ends_with("with 2..3") && lines[2].ends_with("with 3..4"), "{lines:?}");
     assert!(lines.len() == 3 && lines[1..].iter().all(|line| line.starts_with("ahead 0.1@")), "{lines:?}");
     // What comes from here on is shown as soon as the store has it.
-    let _ = world.give("d", 4, 1);
+    let _answer = world.give("d", 4, 1);
     world.work();
     let lines = told(&world);
     assert!(
@@ -49,9 +49,9 @@ fn what_a_copy_takes_is_copied_on_at_once_and_shown_ahead_once_its_segment_is_du
 #[test]
 fn what_a_copy_loses_is_copied_on_no_more_and_comes_again_in_another_segment() {
     let mut world = World::new(StreamConfig::default());
-    let _ = world.give("a", 0, 2);
+    let _answer = world.give("a", 0, 2);
     world.settle_all();
-    let _ = world.give("b", 2, 1);
+    let _answer = world.give("b", 2, 1);
     world.work();
     assert_eq!(world.shard.copyable_next(), Offset(3));
     world.step(ShardInput::Lost("a disk that fails".into()));
@@ -59,7 +59,7 @@ fn what_a_copy_loses_is_copied_on_no_more_and_comes_again_in_another_segment() {
     let tail = world.shard.tail();
     assert_eq!((tail.next_offset, world.shard.copyable_next(), tail.sealed), (Offset(2), Offset(2), true));
     told(&world);
-    let _ = world.give("b", 2, 1);
+    let _answer = world.give("b", 2, 1);
     world.settle_all();
     let lines = told(&world);
     assert!(lines.iter().any(|line| line.starts_with("extend 1.1@0 with 2..3")), "{lines:?}");

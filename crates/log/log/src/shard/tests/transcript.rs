@@ -160,7 +160,7 @@ pub(super) fn transcript(config: StreamConfig, text: &str) -> World {
 
 /// Goes through a transcript with a new shard of a copy.
 pub(super) fn copy_transcript(config: StreamConfig, text: &str) -> World {
-    let mut world = World::new(config).is_copy();
+    let mut world = World::new(config).of_copy();
     go_on(&mut world, text);
     world
 }

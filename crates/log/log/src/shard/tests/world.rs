@@ -396,7 +396,7 @@ impl World {
     }
 
     /// The shard of a copy, and not of a source.
-    pub(super) fn is_copy(mut self) -> Self {
+    pub(super) fn of_copy(mut self) -> Self {
         self.is_copy = true;
         self.restart();
         self.lines.lock().clear();

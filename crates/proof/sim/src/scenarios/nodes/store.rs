@@ -275,7 +275,11 @@ impl SimLedgerStore {
 
     fn give_up(&self, id: &SegmentId, end: SegmentEnd) -> Result<(), StoreError> {
         let held = self.segments.lock().remove(id).ok_or(StoreError::Unknown(*id))?;
-        held.change(|state| (state.is_over, state.end) = (true, Some(end)));
+        // It is ended where it is: the shard's next segment does not wait for it.
+        held.change(|state| {
+            (state.is_over, state.end) = (true, Some(end));
+            state.sealed = state.sealed.or(Some(state.durable()));
+        });
         match held.task.lock().take() {
             Some(task) => task.detach(),
             None => {
