@@ -84,7 +84,7 @@ struct AheadState {
     report: Report,
 }
 
-type Ahead = Arc<AheadShared>;
+type SharedAhead = Arc<AheadShared>;
 
 impl AheadShared {
     fn note(&self, result: Result<(), Violation>) {
@@ -194,7 +194,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 }
 
 /// Keeps a cluster up, for as long as the scenario lasts.
-async fn supervise(shared: Ahead, number: usize) {
+async fn supervise(shared: SharedAhead, number: usize) {
     let node = shared.nodes[number].clone();
     while !shared.is_over() {
         if !node.is_up() {
@@ -220,7 +220,7 @@ async fn supervise(shared: Ahead, number: usize) {
     }
 }
 
-async fn open(shared: Ahead, number: usize, env: Env) -> Result<AheadLife, String> {
+async fn open(shared: SharedAhead, number: usize, env: Env) -> Result<AheadLife, String> {
     let node = shared.nodes[number].clone();
     let cells = if number == LAST { Some(connect(&shared, &node, &env).await) } else { None };
     let log = Log::open(&env, shared.config.clone(), Path::new(DIR), cells).await;
@@ -245,7 +245,7 @@ async fn connect(shared: &AheadShared, node: &Node, env: &Env) -> Cells {
 }
 
 /// All clusters run, the first one has the stream, and each copies from the one before.
-async fn begin(shared: Ahead) -> Result<(), Violation> {
+async fn begin(shared: SharedAhead) -> Result<(), Violation> {
     while (0..NAMES.len()).any(|number| shared.life(number).is_none()) {
         shared.outside.sleep(Duration::from_millis(1)).await;
     }
@@ -274,7 +274,7 @@ async fn begin(shared: Ahead) -> Result<(), Violation> {
 }
 
 /// Appends to a shard at the source; waits for the answer before it sends the next batch.
-async fn produce(shared: Ahead, life: AheadLife, shard: u32) {
+async fn produce(shared: SharedAhead, life: AheadLife, shard: u32) {
     let env = &life.env;
     while !shared.is_over() {
         env.sleep(Duration::from_micros(500 + env.random_below(20_000))).await;
@@ -309,7 +309,7 @@ async fn produce(shared: Ahead, life: AheadLife, shard: u32) {
 }
 
 /// Keeps the consumer's process up and reading.
-async fn keep_reading(shared: Ahead) {
+async fn keep_reading(shared: SharedAhead) {
     let node = shared.consumer.clone();
     while !shared.is_over() {
         if !node.is_up() {
@@ -324,7 +324,7 @@ async fn keep_reading(shared: Ahead) {
     }
 }
 
-async fn read_all(shared: Ahead, env: Env) {
+async fn read_all(shared: SharedAhead, env: Env) {
     let cells = connect(&shared, &shared.consumer, &env).await;
     let config = ReaderConfig { delay_max: Duration::from_millis(300), ..ReaderConfig::default() };
     let tail = TailReader::start(&env, Some(cells), Arc::new(LastLog(Arc::clone(&shared))), config);
@@ -332,7 +332,7 @@ async fn read_all(shared: Ahead, env: Env) {
     futures::future::join_all(shards).await;
 }
 
-async fn read_shard(shared: &Ahead, env: &Env, tail: &TailReader, shard: u32) {
+async fn read_shard(shared: &SharedAhead, env: &Env, tail: &TailReader, shard: u32) {
     while !shared.is_over() {
         let next = Offset(shared.state.lock().checkers[shard as usize].reader_next(READER));
         let located = match (shared.life(LAST), shared.shard(shard)) {
@@ -402,7 +402,7 @@ fn check(shared: &AheadShared, shard: u32, entries: &Entries) -> Result<(), Viol
 }
 
 /// Breaks one thing after the other until it is calm.
-async fn trouble(shared: Ahead, mut rng: Rng) {
+async fn trouble(shared: SharedAhead, mut rng: Rng) {
     loop {
         shared.outside.sleep(Duration::from_millis(rng.between(20, 500))).await;
         if shared.state.lock().calm || shared.is_over() {
@@ -452,7 +452,7 @@ async fn trouble(shared: Ahead, mut rng: Rng) {
 }
 
 /// Everything works: whether everybody gets everything in time.
-async fn settle(shared: Ahead) -> bool {
+async fn settle(shared: SharedAhead) -> bool {
     shared.net.set_weather(Weather::FAIR);
     for number in 0..NAMES.len() {
         let disk = shared.nodes[number].disk();

@@ -8,9 +8,9 @@ use tailwater_tail::{DurableSource, SourceError, SourceSegment};
 
 use crate::world::run_on;
 
-use super::{Ahead, LAST};
+use super::{LAST, SharedAhead};
 
-pub(super) struct LastLog(pub(super) Ahead);
+pub(super) struct LastLog(pub(super) SharedAhead);
 
 impl LastLog {
     async fn ask<T: Send + 'static, F>(&self, ask: impl FnOnce(Log) -> F) -> Result<T, SourceError>
