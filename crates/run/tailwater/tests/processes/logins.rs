@@ -1,7 +1,11 @@
 //! Kafka's clients, which others wrote, that log in as a node's users.
 
 use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::support::kafka::{need, program};
 use crate::support::{Follower, Node, free_port, told, wait_for};
@@ -179,4 +183,101 @@ fn kcat_logs_in_with_its_password_alone_where_the_connection_is_encrypted() {
     let (ok, ..) = kcat_as(&node, "PLAIN", "wrong horse", &quick, &["-L"], "");
     assert!(!ok);
     wait_for_line(&node, &["can't log in", "user=\"orders\""]);
+}
+
+/// Why a login is refused: Kafka's code, and the words.
+type Refusal = (i16, String);
+
+/// A Kafka client at `from` that logs in as `orders` by SCRAM without its password: why it is refused, or `None` if the
+/// node hung up before it said so.
+async fn guess(node: String, from: IpAddr) -> Option<Refusal> {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(SocketAddr::new(from, 0)).expect("an address of this machine");
+    let mut stream = socket.connect(node.parse().expect("an address")).await.ok()?;
+    // SaslHandshake, version 1, and SaslAuthenticate, version 0.
+    let mechanism = "SCRAM-SHA-256";
+    ask(&mut stream, 17, 1, &[&(mechanism.len() as u16).to_be_bytes()[..], mechanism.as_bytes()].concat())
+        .await?;
+    let first = authenticate(&mut stream, "n,,n=orders,r=abcdefgh").await?;
+    if let Err(refused) = first {
+        return Some(refused);
+    }
+    let challenge = first.unwrap_or_default();
+    let nonce = challenge.split(',').next().expect("a nonce");
+    // A proof of 32 bytes, all 0.
+    let last = format!("c=biws,{nonce},p={}=", "A".repeat(43));
+    authenticate(&mut stream, &last).await?.err()
+}
+
+/// Sends a message of a login: what is answered, or why it is refused.
+async fn authenticate(stream: &mut TcpStream, message: &str) -> Option<Result<String, Refusal>> {
+    let body = [&(message.len() as u32).to_be_bytes()[..], message.as_bytes()].concat();
+    let answer = ask(stream, 36, 0, &body).await?;
+    let error = i16::from_be_bytes([answer[0], answer[1]]);
+    if error != 0 {
+        let length = usize::from(u16::from_be_bytes([answer[2], answer[3]]));
+        return Some(Err((error, String::from_utf8_lossy(&answer[4..4 + length]).into_owned())));
+    }
+    // No error's text, and the length of the bytes.
+    Some(Ok(String::from_utf8(answer[8..].to_vec()).expect("text")))
+}
+
+/// Sends a request and reads the answer's body.
+async fn ask(stream: &mut TcpStream, api: u16, version: u16, body: &[u8]) -> Option<Vec<u8>> {
+    let mut request = ((10 + body.len()) as u32).to_be_bytes().to_vec();
+    request.extend_from_slice(&api.to_be_bytes());
+    request.extend_from_slice(&version.to_be_bytes());
+    // Its number is 0, and the client has no name.
+    request.extend_from_slice(&[0, 0, 0, 0, 0xff, 0xff]);
+    request.extend_from_slice(body);
+    stream.write_all(&request).await.ok()?;
+    let length = stream.read_u32().await.ok()?;
+    let mut answer = vec![0; length as usize];
+    stream.read_exact(&mut answer).await.ok()?;
+    Some(answer.split_off(4))
+}
+
+#[test]
+fn a_thousand_wrong_logins_of_an_address_let_nobody_in_and_keep_nobody_elsewhere_from_working() {
+    need("kcat");
+    const AT_A_TIME: usize = 100;
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, &[]);
+    let plaintext = ["-X", "security.protocol=SASL_PLAINTEXT"];
+    let as_orders = |args: &[&str], input: &str| {
+        kcat_as(&node, "SCRAM-SHA-256", "correct horse", &plaintext, args, input)
+    };
+    let (ok, _, err) = as_orders(&["-P", "-t", "a"], "before\n");
+    assert!(ok, "{err}");
+    let mut reading = Command::new("kcat");
+    reading
+        .args(["-b", &node.kafka, "-C", "-t", "a", "-u", "-X", "broker.address.family=v4"])
+        .args(plaintext)
+        .args(["-X", "sasl.username=orders", "-X", "sasl.password=correct horse"])
+        .args(["-X", "sasl.mechanism=SCRAM-SHA-256"]);
+    let reading = Follower::with_errors_to(&mut reading, Stdio::null());
+    assert_eq!(reading.next(), "before");
+
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let elsewhere = IpAddr::from([127, 0, 0, 2]);
+    let mut told = Vec::new();
+    for round in 0..10 {
+        let guesses: Vec<_> =
+            (0..AT_A_TIME).map(|_| runtime.spawn(guess(node.kafka.clone(), elsewhere))).collect();
+        // Who is logged in goes on, and who knows the password comes in, while the guesses are answered.
+        let line = format!("round {round}");
+        let (ok, _, err) = as_orders(&["-P", "-t", "a"], &format!("{line}\n"));
+        assert!(ok, "{err}");
+        assert_eq!(reading.next(), line);
+        let answers = runtime.block_on(async { futures::future::join_all(guesses).await });
+        told.extend(answers.into_iter().map(|answer| answer.expect("no panic")));
+    }
+    // Each is told that it can't log in, and after some of them that no guess is looked at.
+    const SASL_AUTHENTICATION_FAILED: i16 = 58;
+    let refused: Vec<_> = told.into_iter().flatten().collect();
+    assert!(refused.len() > 500, "{} of 1,000 were answered", refused.len());
+    assert!(refused.iter().all(|(error, _)| *error == SASL_AUTHENTICATION_FAILED), "{refused:?}");
+    let is_told_to_wait = |refused: &&Refusal| refused.1.contains("too many logins from this address");
+    assert!(refused.iter().filter(is_told_to_wait).count() > 500, "{refused:?}");
+    assert!(node.metric("tailwater_logins_refused_total") >= Some(refused.len() as f64), "they are counted");
 }

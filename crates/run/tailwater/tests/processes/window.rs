@@ -104,6 +104,36 @@ fn consumers_that_read_through_a_window_get_every_record_in_order_however_often_
     assert!(node.process.log().contains("the window ended"), "{}", node.process.log());
 }
 
+/// More than one bell of a window wakes, which is 16.
+const READERS_OF_TWO_BELLS: usize = 18;
+
+#[test]
+fn readers_of_several_bells_get_every_record_in_order_also_when_all_of_one_bell_leave() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start_with(&dir.path().join("data"), &[], &window_from("1"));
+    node.run(&["stream", "create", "s", "--shards", "2"]);
+    wait_for("a window", || window_of(&node));
+    let mut readers: Vec<_> =
+        (0..READERS_OF_TWO_BELLS).map(|number| Reader::start(&node, &format!("reader-{number}"))).collect();
+    let serves = |readers: &mut Vec<Reader>, what: &str| {
+        let before: Vec<u64> = readers.iter().map(Reader::window_bytes).collect();
+        wait_for(what, || {
+            round(&node);
+            readers.iter_mut().for_each(|reader| reader.read(ROUND));
+            let mut served = readers.iter().zip(&before);
+            served.all(|(reader, before)| reader.window_bytes() > *before).then_some(())
+        });
+    };
+    serves(&mut readers, "the window to serve the readers of two bells");
+    // Those that came first have the first bell.
+    readers.drain(..READERS_OF_TWO_BELLS - 2);
+    serves(&mut readers, "the window to serve those of the second bell");
+    readers.push(Reader::start(&node, "late"));
+    let read_by_others = readers[0].next_offset.iter().sum::<u64>() as usize;
+    readers[2].read(read_by_others);
+    serves(&mut readers, "the window to serve one that came into the place of those who left");
+}
+
 #[test]
 fn a_window_that_is_stopped_and_answers_nobody_costs_its_readers_no_record() {
     let dir = tempfile::tempdir().expect("a directory");
