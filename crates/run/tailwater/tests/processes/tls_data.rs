@@ -88,8 +88,10 @@ fn a_stream_is_copied_between_clusters_that_show_certificates_to_each_other() {
     of(&us, &["cluster", "remove", "eu"]);
     of(&us, &["cluster", "add", "eu", &eu.data]);
     of(&us, &["stream", "place", "s", "--source", "us", "--to", "eu"]);
-    let shown = of(&us, &["tree", "show", "s"]);
-    assert!(shown.contains("interrupted") && shown.contains("TLS"), "{shown}");
+    wait_for("the tree to tell why", || {
+        let shown = of(&us, &["tree", "show", "s"]);
+        (shown.contains("interrupted") && shown.contains("TLS")).then_some(())
+    });
 }
 
 #[test]
