@@ -31,7 +31,7 @@ fn backend(env: &Env) -> Arc<Backend> {
     let config = BackendConfig {
         capacity_bytes: 16 << 20,
         buckets: 256,
-        ttl: Duration::from_secs(60),
+        ttl: Duration::from_secs(3_600),
         eviction_at: 0.8,
         config_id: ID,
         backing: Backing::Shared,

@@ -37,7 +37,7 @@ fn create(client: &mut Client, name: &str) {
         replication_factor: 1,
         ..Default::default()
     };
-    let asked = CreateTopicsRequest { topics: vec![topic], timeout_ms: 1_000, validate_only: false };
+    let asked = CreateTopicsRequest { topics: vec![topic], timeout_ms: 60_000, validate_only: false };
     assert_eq!(client.ask(5, &asked).expect("an answer").topics[0].error_code, 0);
 }
 
@@ -61,7 +61,7 @@ fn a_partition_tells_of_its_idempotent_producers_also_after_a_restart() {
         let partition_data = vec![PartitionProduceData { index: 1, records }];
         let topic = TopicProduceData { name: "t".to_owned(), partition_data, ..Default::default() };
         let asked =
-            ProduceRequest { acks: -1, timeout_ms: 1_000, topic_data: vec![topic], ..Default::default() };
+            ProduceRequest { acks: -1, timeout_ms: 60_000, topic_data: vec![topic], ..Default::default() };
         let answer = client.ask(9, &asked).expect("an answer");
         assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
     }
@@ -204,7 +204,7 @@ fn what_is_set_of_a_broker_holds_at_once_and_after_a_restart_until_it_is_given_u
             replication_factor: -1,
             ..Default::default()
         };
-        let asked = CreateTopicsRequest { topics: vec![topic], timeout_ms: 1_000, validate_only: false };
+        let asked = CreateTopicsRequest { topics: vec![topic], timeout_ms: 60_000, validate_only: false };
         client.ask(5, &asked).expect("an answer").topics[0].num_partitions
     };
     let name = "num.partitions";
@@ -318,7 +318,7 @@ fn the_topic_of_committed_offsets_is_listed_once_there_is_a_group_and_has_no_rec
     let (error, why) = set(&mut client, 2, OFFSETS, "retention.ms", Some("1"));
     assert!(error == ErrorCode::InvalidTopic && why.contains("in its metadata"), "{error:?}: {why}");
     let topic_names = vec![OFFSETS.to_owned()];
-    let asked = DeleteTopicsRequest { topic_names, timeout_ms: 1_000, ..Default::default() };
+    let asked = DeleteTopicsRequest { topic_names, timeout_ms: 60_000, ..Default::default() };
     let deleted = client.ask(5, &asked).expect("an answer").responses.remove(0);
     assert_eq!(deleted.error_code, ErrorCode::InvalidTopic.number());
 }

@@ -34,7 +34,7 @@ fn with_topic(tailwater: &Tailwater) -> Client {
         replication_factor: 1,
         ..Default::default()
     };
-    let asked = CreateTopicsRequest { topics: vec![topic], timeout_ms: 1_000, validate_only: false };
+    let asked = CreateTopicsRequest { topics: vec![topic], timeout_ms: 60_000, validate_only: false };
     assert_eq!(client.ask(5, &asked).expect("an answer").topics[0].error_code, 0);
     client
 }
@@ -127,7 +127,7 @@ fn what_a_client_sent_before_it_went_away_is_carried_out_once_it_owes_nothing() 
 
 #[test]
 fn a_connection_that_is_held_for_as_long_as_an_idle_one_may_be_is_closed_and_nothing_of_it_is_begun() {
-    let tailwater = Tailwater::start(KafkaConfig { idle_ms: 2_000, ..KafkaConfig::default() });
+    let tailwater = Tailwater::start(KafkaConfig { idle_ms: 5_000, ..KafkaConfig::default() });
     let mut client = with_topic(&tailwater);
     bound(&mut client, "producer_byte_rate", Some(1.0));
     assert!(has_written(&client.ask(8, &produce()).expect("an answer")));

@@ -13,6 +13,7 @@ use tailwater_kafka_wire::api::ApiRequest;
 use tailwater_kafka_wire::messages::header::{read_response, request};
 use tailwater_node::Config;
 use tailwater_permissions::{AccessRule, Effect, Enforcement, Operation, ResourceKind, Rules};
+use tailwater_rma::{Address, ConnectError};
 
 /// A node below `dir`, at ports that are free.
 pub fn config(dir: &Path) -> Config {
@@ -65,6 +66,17 @@ pub fn rest(socket: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     socket.read_to_end(&mut bytes).unwrap();
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether a cell lets somebody in who connects: a machine that stands still may not let it answer in time.
+pub fn connected(runtime: &tokio::runtime::Runtime, env: &Env, cell: &Address) -> bool {
+    for _ in 0..20 {
+        match runtime.block_on(tailwater_rma::connect(env, cell)) {
+            Err(ConnectError::Timeout { .. }) => {}
+            other => return other.is_ok(),
+        }
+    }
+    panic!("{cell} answers nobody");
 }
 
 /// Lets somebody do this.

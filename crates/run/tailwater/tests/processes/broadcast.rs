@@ -459,7 +459,10 @@ fn a_replica_that_stood_still_and_was_taken_for_dead_joins_again_with_what_it_mi
     let nodes = start_chain(dir.path());
     publish(&nodes[0], &["s"], "before\n");
     nodes[1].process.signal(rustix::process::Signal::STOP);
-    wait_for("it to be taken for dead", || (members(&nodes[0]).len() == 2).then_some(()));
+    wait_for("it to be taken for dead", || {
+        let chain = members(&nodes[0]);
+        (chain.len() == 2 && !chain.contains(&nodes[1].broadcast)).then_some(())
+    });
     publish(&nodes[0], &["s"], "meanwhile\n");
     nodes[1].process.signal(rustix::process::Signal::CONT);
     wait_for("it to join again", || (members(&nodes[0]).len() == 3).then_some(()));

@@ -103,7 +103,9 @@ fn what_a_process_without_rights_has_mapped_is_emptied_and_another_one_reads_on(
         assert_eq!(ours.next(), line);
     }
     assert!(kept.iter().all(is_empty), "nothing new is written there");
-    let now = memory_of(node.process.id());
-    assert!(now.len() == 4 && !now.iter().any(is_empty), "the cells go on elsewhere");
-    assert!(node.process.log().contains("moved a cell's memory"), "{}", node.process.log());
+    wait_for("the cells to go on elsewhere, and what was there to be let go of", || {
+        let now = memory_of(node.process.id());
+        (now.len() == 4 && !now.iter().any(is_empty)).then_some(())
+    });
+    wait_for("a line about it", || node.process.log().contains("moved a cell's memory").then_some(()));
 }

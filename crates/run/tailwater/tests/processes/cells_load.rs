@@ -280,13 +280,13 @@ fn a_node_s_own_backends_are_restarted_one_after_another_and_one_that_is_drained
         ["cell", "create", "tiles", "--backends", "3", "--mode", "r3.2", "--capacity-bytes", "8388608"];
     node.run(&create);
     wait_for_whole(&node, 3);
-    node.run(&["cache", "set", "--cell", "tiles", "tea", "1"]);
+    node.run_in_time(&["cache", "set", "--cell", "tiles", "tea", "1"]);
     assert!(node.run_failing(&["cell", "roll", "tiles"]).contains("has no spare"));
     assert!(node.run_failing(&["cell", "drain", "tiles", "1"]).contains("3 backends at least"));
     let resized = node.run(&["cell", "resize", "tiles", "--spares", "1"]);
     assert_eq!(resized, "cell tiles has 3 backends now: 0, 1, 2; 1 spare: 3\n");
     assert_eq!(node.run(&["cell", "roll", "tiles"]), "cell tiles: 3 backends restarted\n");
-    assert_eq!(node.run(&["cache", "get", "--cell", "tiles", "tea"]).trim(), "1");
+    assert_eq!(node.run_in_time(&["cache", "get", "--cell", "tiles", "tea"]).trim(), "1");
     let drained = node.run(&["cell", "drain", "tiles", "0"]);
     assert_eq!(drained, "cell tiles has 3 backends now: 1, 2, 3 for 0; 1 spare: 0\n");
     let refused = node.run_failing(&["cell", "resize", "tiles", "--backends", "4"]);
@@ -295,10 +295,10 @@ fn a_node_s_own_backends_are_restarted_one_after_another_and_one_that_is_drained
     assert!(node.process.stop(), "a graceful stop ends well");
     node.restart();
     wait_for_whole(&node, 3);
-    node.run(&["cache", "set", "--cell", "tiles", "tea", "2"]);
+    node.run_in_time(&["cache", "set", "--cell", "tiles", "tea", "2"]);
     let restored = node.run(&["cell", "restore", "tiles", "0"]);
     assert_eq!(restored, "cell tiles has 3 backends now: 0, 1, 2; 1 spare: 3\n");
-    assert_eq!(node.run(&["cache", "get", "--cell", "tiles", "tea"]).trim(), "2");
+    assert_eq!(node.run_in_time(&["cache", "get", "--cell", "tiles", "tea"]).trim(), "2");
     // The spare leaves, and comes again as another one.
     assert_eq!(node.run(&["cell", "drain", "tiles", "3"]), "cell tiles has 3 backends now: 0, 1, 2\n");
     let resized = node.run(&["cell", "resize", "tiles", "--spares", "1"]);
@@ -321,7 +321,7 @@ fn a_cell_of_the_node_s_own_backends_is_resized_and_drained_and_is_the_same_afte
     ]);
     wait_for_whole(&node, 3);
     for number in 0..20 {
-        node.run(&["cache", "set", "--cell", "tiles", &format!("key {number}"), &number.to_string()]);
+        node.run_in_time(&["cache", "set", "--cell", "tiles", &format!("key {number}"), &number.to_string()]);
     }
     assert_eq!(
         node.run(&["cell", "resize", "tiles", "--backends", "5"]),
@@ -336,7 +336,7 @@ fn a_cell_of_the_node_s_own_backends_is_resized_and_drained_and_is_the_same_afte
         "cell tiles has 3 backends now: 0, 2, 3\n"
     );
     for number in 0..20 {
-        let got = node.run(&["cache", "get", "--cell", "tiles", &format!("key {number}")]);
+        let got = node.run_in_time(&["cache", "get", "--cell", "tiles", &format!("key {number}")]);
         assert_eq!(got.trim(), number.to_string());
     }
     let copied = node.metric("tailwater_backend_copied_total{cell=\"tiles\"}").expect("a series");
@@ -357,6 +357,6 @@ fn a_cell_of_the_node_s_own_backends_is_resized_and_drained_and_is_the_same_afte
         .map(|place| place["number"].as_u64().expect("a number"))
         .collect();
     assert_eq!(numbers, [0, 2, 3]);
-    node.run(&["cache", "set", "--cell", "tiles", "tea", "again"]);
-    assert_eq!(node.run(&["cache", "get", "--cell", "tiles", "tea"]).trim(), "again");
+    node.run_in_time(&["cache", "set", "--cell", "tiles", "tea", "again"]);
+    assert_eq!(node.run_in_time(&["cache", "get", "--cell", "tiles", "tea"]).trim(), "again");
 }

@@ -16,7 +16,7 @@ fn load(node: &Node, from: &Path) -> String {
 }
 
 fn get(node: &Node, key: &str) -> String {
-    node.run(&["cache", "get", "--cell", "roads", key]).trim_end().to_owned()
+    node.run_in_time(&["cache", "get", "--cell", "roads", key]).trim_end().to_owned()
 }
 
 #[test]

@@ -135,8 +135,8 @@ fn the_broadcast_example_hands_events_and_tombstones_to_its_callback_and_goes_on
 #[test]
 fn the_worker_example_keeps_what_takes_longer_than_its_timeout_and_does_what_failed_again() {
     let (_dir, node) = Node::start_anew();
-    node.run(&["queue", "create", "jobs", "--visibility-timeout", "18"]);
-    node.run(&["queue", "send", "jobs", "25000"]);
+    node.run(&["queue", "create", "jobs", "--visibility-timeout", "30"]);
+    node.run(&["queue", "send", "jobs", "36000"]);
     let worker = &build(&["worker"])[0];
     let printed = std::thread::scope(|scope| {
         let work = scope.spawn(|| lines_of(worker, &[&node.sqs, "jobs", "1"]));
@@ -149,7 +149,7 @@ fn the_worker_example_keeps_what_takes_longer_than_its_timeout_and_does_what_fai
         }
         work.join().expect("it ends")
     });
-    assert_eq!(printed, ["25000 done, receive 1"]);
+    assert_eq!(printed, ["36000 done, receive 1"]);
 
     node.run(&["queue", "send", "jobs", "5!"]);
     let printed = lines_of(worker, &[&node.sqs, "jobs", "1"]);

@@ -126,7 +126,9 @@ fn segments_are_completed_at_their_age_and_removed_at_theirs_and_readers_begin_b
     });
     wait_for("its records to be removed", || (shard("removed")["log_start"] == 10).then_some(()));
     let files = || walk(&node.dir.join("segments")).into_iter().filter(|file| file.ends_with(".seg")).count();
-    wait_for("its file to be removed", || (files() == 1).then_some(()));
+    // Those of the other stream are left: one, but for a producer that stood still in the midst of its lines.
+    let kept = || shard("kept")["segments"].as_array().map_or(0, Vec::len);
+    wait_for("its file to be removed", || (files() == kept()).then_some(()));
     assert_eq!(node.consume("removed"), [""; 0]);
     assert_eq!(node.consume("kept"), numbered(10, 10));
     let told = node.run_failing(&["consume", "removed", "--from", "3", "--exit-at-end"]);

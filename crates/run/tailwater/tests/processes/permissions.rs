@@ -71,8 +71,11 @@ fn what_would_be_refused_is_done_and_told_until_rules_are_enforced_and_then_only
     drop(following);
     assert!(node.metric("tailwater_access_refused_total").expect("a metric") >= 1.0);
     node.run(&["acl", "add", "--user", "orders", "--allow", "write,read", "--topic", "ne*", "--group", "g"]);
-    let written = std::fs::read_to_string(dir.path().join("data/audit.jsonl")).expect("a file");
-    assert!(written.lines().any(|line| line.contains("\"would_refuse\"") && line.contains("\"news\"")));
+    wait_for("a line of the file", || {
+        let written = std::fs::read_to_string(dir.path().join("data/audit.jsonl")).expect("a file");
+        let is_it = |line: &str| line.contains("\"would_refuse\"") && line.contains("\"news\"");
+        written.lines().any(is_it).then_some(())
+    });
 
     assert!(node.process.stop());
     node.restart_with(&[ENFORCE]);
@@ -125,8 +128,10 @@ fn commands_and_broadcasts_over_http_are_of_the_user_whose_password_they_show() 
     assert!(!ok && err.contains("last super user"), "{err}");
     let (ok, ..) = ops(&["user", "rm", "orders"]);
     assert!(ok);
-    let told = ops(&["audit", "tail"]).1;
-    assert!(told.contains("allowed ops") && told.contains("refused orders delete stream news"), "{told}");
+    wait_for("the audit to tell of both", || {
+        let told = ops(&["audit", "tail"]).1;
+        (told.contains("allowed ops") && told.contains("refused orders delete stream news")).then_some(())
+    });
 
     let file = dir.path().join("password");
     std::fs::write(&file, "correct horse\n").expect("written");
@@ -180,9 +185,10 @@ fn kafka_s_admin_for_java_looks_at_users_and_changes_their_passwords() {
     let (ok, _, err) = ops(&["acl", "add", "--user", "orders", "--allow", "write", "--topic", "news"]);
     assert!(ok, "{err}");
     java_as_ops(&node, &dir, "passwords");
-    let write = ["-P", "-t", "news", "-m", "2"];
+    let write = ["-P", "-t", "news"];
     let (ok, _, err) = kcat_with(&node, "orders", "battery staple", &write, "one\n");
     assert!(ok, "{err}");
+    let write = [&write[..], &["-m", "2"]].concat();
     let (ok, ..) = kcat_with(&node, "orders", "correct horse", &write, "two\n");
     assert!(!ok, "that was its password");
 }

@@ -175,7 +175,7 @@ fn what_can_not_be_sent_is_named_and_nothing_is_left_out_unsaid() {
 #[test]
 fn a_message_stays_invisible_for_as_long_as_its_handler_runs() {
     let (dir, node) = Node::start_anew();
-    node.run(&["queue", "create", "q", "--visibility-timeout", "18"]);
+    node.run(&["queue", "create", "q", "--visibility-timeout", "30"]);
     node.run(&["queue", "send", "q", "long"]);
     let (begun, over) = (dir.path().join("begun"), dir.path().join("over"));
     // Much longer than its visibility timeout; it ends when it is told to.

@@ -115,7 +115,13 @@ async fn front_ends_share_groups(one: &SharedQueues, other: &SharedQueues) {
     let received = std::sync::Mutex::new(Vec::new());
     let receive = async |front: &SharedQueues| {
         while received.lock().expect("nobody panicked").len() < 2 * EACH {
-            let receive = Receive { count: 2, wait: Some(Duration::from_secs(1)), ..Receive::default() };
+            let receive = Receive {
+                count: 2,
+                wait: Some(Duration::from_secs(1)),
+                // Nobody is too late to delete, however busy the machine.
+                visibility: Some(Duration::from_secs(600)),
+                ..Receive::default()
+            };
             let messages = front.receive(&queue, receive).await.expect("received");
             let bodies = messages.iter().map(|message| message.content.clone());
             received.lock().expect("nobody panicked").extend(bodies);

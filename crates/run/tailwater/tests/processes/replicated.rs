@@ -84,9 +84,11 @@ fn after_kill_9_of_the_node_and_of_a_bookie_under_load_every_acknowledged_record
     assert!(lines.range(0..sent).eq(read.lines().map(str::to_owned)), "by Kafka's clients, too");
 
     // Whoever wrote them before was shut out: at most the newest is open.
-    let seen = runtime.block_on(look(&client, &stream));
+    let seen = wait_for("those that are full to be closed", || {
+        let seen = runtime.block_on(look(&client, &stream));
+        (seen.closed.values().filter(|closed| !**closed).count() <= 1).then_some(seen)
+    });
     assert!(seen.closed.len() > 5, "{:?}", seen.closed);
-    assert!(seen.closed.values().filter(|closed| !**closed).count() <= 1, "{:?}", seen.closed);
     // From the middle, in a ledger that is not read from its start.
     let middle = sent / 2;
     let from = middle.to_string();

@@ -307,6 +307,12 @@ fn threads(process: u32, name: &str) -> usize {
     names.filter(|of| of.starts_with(name)).count()
 }
 
+/// A process has so many threads of this name, no more. A thread has it once it has begun to run.
+fn wait_for_threads(process: u32, name: &str, count: usize) {
+    wait_for("threads to begin", || (threads(process, name) >= count).then_some(()));
+    assert_eq!(threads(process, name), count, "{name}");
+}
+
 #[test]
 fn engines_are_as_many_as_configured_and_at_most_as_there_are_cores_but_one() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -315,14 +321,14 @@ fn engines_are_as_many_as_configured_and_at_most_as_there_are_cores_but_one() {
         let data = dir.path().join(configured);
         let node = Node::start_with(&data, &[], &[("TAILWATER_LISTEN__ENGINES", configured)]);
         // Its own server, and one for each cell.
-        assert_eq!(threads(node.process.id(), "rma-engine"), 3 * engines, "{configured}");
+        wait_for_threads(node.process.id(), "rma-engine", 3 * engines);
         let socket = dir.path().join(format!("backend{configured}.sock"));
         let mut command = tailwater();
         command.args(["cache", "serve", "--cell", "data", "--capacity-bytes", "1048576"]);
         command.args(["--engines", configured, "--unix"]).arg(&socket);
         let backend = Process::start(&mut command, &dir.path().join("backend.log"));
         wait_for("the backend to be ready", || backend.log().contains("is ready").then_some(()));
-        assert_eq!(threads(backend.id(), "rma-engine"), engines, "{configured}");
+        wait_for_threads(backend.id(), "rma-engine", engines);
     }
 }
 

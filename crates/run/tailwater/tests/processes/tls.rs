@@ -98,7 +98,7 @@ fn ssl(ca: &Path, shown: Option<&Path>) -> Vec<String> {
 
 fn kcat_at(broker: &str, options: &[String], args: &[&str], input: &str) -> (bool, String, String) {
     let mut command = Command::new("kcat");
-    command.args(["-b", broker, "-m", "20", "-X", "broker.address.family=v4"]).args(options).args(args);
+    command.args(["-b", broker, "-m", "60", "-X", "broker.address.family=v4"]).args(options).args(args);
     told(&mut command, input)
 }
 

@@ -88,8 +88,10 @@ fn a_stream_is_copied_between_clusters_that_show_certificates_to_each_other() {
     of(&us, &["cluster", "remove", "eu"]);
     of(&us, &["cluster", "add", "eu", &eu.data]);
     of(&us, &["stream", "place", "s", "--source", "us", "--to", "eu"]);
-    let shown = of(&us, &["tree", "show", "s"]);
-    assert!(shown.contains("interrupted") && shown.contains("TLS"), "{shown}");
+    wait_for("the tree to tell why", || {
+        let shown = of(&us, &["tree", "show", "s"]);
+        (shown.contains("interrupted") && shown.contains("TLS")).then_some(())
+    });
 }
 
 #[test]
@@ -226,6 +228,8 @@ fn bytes_from(node: &Node, files: &Files, what: &str) -> u64 {
 
 #[test]
 fn backends_in_tls_are_written_by_their_node_and_read_by_readers_and_by_the_window() {
+    // A reader that is at the end goes, also within a handshake: that is no complaint about what it has shown.
+    const GONE: [&str; 4] = ["within the handshake", "was not done in", "reset by peer", "Broken pipe"];
     let files = Files::make();
     let (backends, [data, metadata]) = backends(&files);
     let window = [("TAILWATER_LISTEN__WINDOW", "true"), ("TAILWATER_LISTEN__WINDOW_FROM", "1")];
@@ -242,7 +246,9 @@ fn backends_in_tls_are_written_by_their_node_and_read_by_readers_and_by_the_wind
     wait_for("the window to feed a reader", || node.metric(readers).filter(|readers| *readers > 0.0));
     done(&mut command(&node, &files, &["produce", "s"]), "last\n");
     assert_eq!(follower.next(), "last");
-    assert!(backends.iter().all(|backend| !backend.log().contains("TLS: connection dropped")));
+    let complains =
+        |line: &str| line.contains("TLS: connection dropped") && !GONE.iter().any(|gone| line.contains(gone));
+    assert!(backends.iter().all(|backend| !backend.log().lines().any(complains)));
 }
 
 #[test]

@@ -92,7 +92,7 @@ def in_threads(count, run):
 
 def work_queue():
     """Workers of which each fails now and then: every job is done, and those that always fail are dead letters."""
-    dead = create("dead")
+    dead = create("dead", VisibilityTimeout=3600)
     policy = json.dumps({"deadLetterTargetArn": arn(dead), "maxReceiveCount": 3})
     # Nothing lapses because this machine is busy; workers that die leave their message a second.
     jobs = create("jobs", VisibilityTimeout=60, RedrivePolicy=policy)

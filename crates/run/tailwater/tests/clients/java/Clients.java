@@ -117,14 +117,20 @@ public class Clients {
         System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.files", url.substring("file://".length()));
         try (var producer = producer("linger.ms", "0")) {
             var record = new ProducerRecord<>("renewed", 0, "key", "value");
-            producer.send(record).get(60, TimeUnit.SECONDS);
-            var connections = metric(producer, "connection-creation-total");
-            while (metric(producer, "successful-reauthentication-total") < 3) {
-                producer.send(record).get(60, TimeUnit.SECONDS);
-                Thread.sleep(20);
-            }
-            producer.send(record).get(60, TimeUnit.SECONDS);
-            same(connections, metric(producer, "connection-creation-total"));
+            producer.send(record).get(300, TimeUnit.SECONDS);
+            // Three times on the same connections. Where the machine stands still for the rest of a token's time, there
+            // are others, and it begins again.
+            double connections;
+            do {
+                connections = metric(producer, "connection-creation-total");
+                var before = metric(producer, "successful-reauthentication-total");
+                while (metric(producer, "successful-reauthentication-total") < before + 3
+                        && metric(producer, "connection-creation-total") == connections) {
+                    producer.send(record).get(300, TimeUnit.SECONDS);
+                    Thread.sleep(20);
+                }
+                producer.send(record).get(300, TimeUnit.SECONDS);
+            } while (metric(producer, "connection-creation-total") != connections);
             same(0.0, metric(producer, "failed-reauthentication-total"));
         }
     }
@@ -186,7 +192,7 @@ public class Clients {
         var value = "x".repeat(20_000);
         var begin = System.nanoTime();
         try (var producer = producer("client.id", "app", "linger.ms", "0")) {
-            for (int i = 0; i < 20; i++) producer.send(new ProducerRecord<>("quotas", 0, null, value)).get(60, TimeUnit.SECONDS);
+            for (int i = 0; i < 20; i++) producer.send(new ProducerRecord<>("quotas", 0, null, value)).get(300, TimeUnit.SECONDS);
             check(metric(producer, "produce-throttle-time-max") > 0, "it was not told");
         }
         // A second's worth is there at once, and after the last one nobody waits.
@@ -196,7 +202,7 @@ public class Clients {
             var partition = new TopicPartition("quotas", 0);
             consumer.assign(List.of(partition));
             consumer.seekToBeginning(List.of(partition));
-            for (int read = 0; read < 20; ) read += consumer.poll(Duration.ofSeconds(60)).count();
+            for (int read = 0; read < 20; ) read += consumer.poll(Duration.ofSeconds(300)).count();
             check(metric(consumer.metrics(), "consumer-fetch-manager-metrics", "fetch-throttle-time-max") > 0, "it was not told");
         }
         check(System.nanoTime() - begin > 1_500_000_000L, "it was not held");
@@ -239,7 +245,7 @@ public class Clients {
     // What a call that has to fail fails with.
     static Throwable failure(Future<?> future) throws Exception {
         try {
-            future.get(60, TimeUnit.SECONDS);
+            future.get(300, TimeUnit.SECONDS);
         } catch (ExecutionException failed) {
             return failed.getCause();
         }
@@ -280,7 +286,7 @@ public class Clients {
             consumer.seekToBeginning(all);
             var next = new long[partitions];
             for (int seen = 0; seen < count; ) {
-                for (var record : consumer.poll(Duration.ofSeconds(60))) {
+                for (var record : consumer.poll(Duration.ofSeconds(300))) {
                     int partition = record.partition();
                     same(next[partition]++, record.offset());
                     long i = record.offset() * partitions + partition;
@@ -303,13 +309,13 @@ public class Clients {
             for (var found : consumer.offsetsForTimes(times).entrySet()) same(null, found.getValue());
             consumer.seek(all.get(1), 1500);
             consumer.pause(List.of(all.get(0), all.get(2)));
-            same(1500L, consumer.poll(Duration.ofSeconds(60)).iterator().next().offset());
+            same(1500L, consumer.poll(Duration.ofSeconds(300)).iterator().next().offset());
         }
         // Far behind the end the client is told, and begins where it was told to.
         try (var consumer = consumer("auto.offset.reset", "earliest", "max.poll.records", "1")) {
             consumer.assign(List.of(all.get(2)));
             consumer.seek(all.get(2), 1_000_000);
-            same(0L, consumer.poll(Duration.ofSeconds(60)).iterator().next().offset());
+            same(0L, consumer.poll(Duration.ofSeconds(300)).iterator().next().offset());
         }
     }
 
@@ -830,7 +836,7 @@ public class Clients {
             same("3 back", offset.offset() + " " + offset.metadata());
             try (var consumer = consumer("group.id", "g", "group.protocol", "classic")) {
                 consumer.assign(List.of(first));
-                same(3L, consumer.poll(Duration.ofSeconds(60)).iterator().next().offset());
+                same(3L, consumer.poll(Duration.ofSeconds(300)).iterator().next().offset());
             }
             admin.deleteConsumerGroupOffsets("g", Set.of(first)).all().get();
             check(!admin.listConsumerGroupOffsets("g").partitionsToOffsetAndMetadata().get().containsKey(first), "deleted");

@@ -10,7 +10,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import CommitFailedError, RebalanceInProgressError
 
 SERVER = sys.argv[1]
-PATIENCE = 60
+PATIENCE = 300
 BEGIN = 1_700_000_000_000
 
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 
 SERVER = sys.argv[1]
-PATIENCE = 60
+PATIENCE = 300
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 BEGIN = 1_700_000_000_000
 
@@ -135,7 +135,7 @@ def pipelines():
 
 def admin():
     client = AdminClient({"bootstrap.servers": SERVER})
-    done(client.create_topics([NewTopic("t", 1, 1, config={"retention.ms": "5000", "segment.bytes": "65536"})]))
+    done(client.create_topics([NewTopic("t", 1, 1, config={"retention.ms": "5000000", "segment.bytes": "65536"})]))
     assert failure(client.create_topics([NewTopic("t", 1, 1)])) == "TOPIC_ALREADY_EXISTS"
     assert failure(client.create_topics([NewTopic("u", 1, 1, config={"cleanup.policy": "compact"})])) == "INVALID_CONFIG"
     assert set(client.list_topics(timeout=PATIENCE).topics) == {"t"}
@@ -146,13 +146,13 @@ def admin():
     def config():
         return next(iter(done(client.describe_configs([ConfigResource(ResourceType.TOPIC, "t")])).values()))
 
-    assert (config()["retention.ms"].value, config()["segment.bytes"].value) == ("5000", "65536")
-    edit = ConfigEntry("retention.ms", "7000", incremental_operation=AlterConfigOpType.SET)
+    assert (config()["retention.ms"].value, config()["segment.bytes"].value) == ("5000000", "65536")
+    edit = ConfigEntry("retention.ms", "7000000", incremental_operation=AlterConfigOpType.SET)
     done(client.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, "t", incremental_configs=[edit])]))
-    assert (config()["retention.ms"].value, config()["segment.bytes"].value) == ("7000", "65536")
+    assert (config()["retention.ms"].value, config()["segment.bytes"].value) == ("7000000", "65536")
     # The older way replaces everything.
-    done(client.alter_configs([ConfigResource(ResourceType.TOPIC, "t", set_config={"retention.ms": "9000"})]))
-    assert (config()["retention.ms"].value, config()["segment.bytes"].is_default) == ("9000", True)
+    done(client.alter_configs([ConfigResource(ResourceType.TOPIC, "t", set_config={"retention.ms": "9000000"})]))
+    assert (config()["retention.ms"].value, config()["segment.bytes"].is_default) == ("9000000", True)
 
     produce("t", range(50), 2)
     place = TopicPartition("t", 2)
@@ -253,7 +253,7 @@ class Member(threading.Thread):
 
 def classic(strategy):
     """How a member of the classic protocol is."""
-    quick = {"heartbeat_interval_ms": 200, "session_timeout_ms": 10_000}
+    quick = {"heartbeat_interval_ms": 200, "session_timeout_ms": 60_000}
     return {"partition_assignment_strategy": strategy, **quick}
 
 

@@ -14,7 +14,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 SERVER = sys.argv[1]
-PATIENCE = 60
+PATIENCE = 300
 
 
 def producer(**more):

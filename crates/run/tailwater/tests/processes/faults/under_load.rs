@@ -301,7 +301,8 @@ fn after_kill_9_of_a_node_whose_cells_survive_nothing_is_lost_and_consumers_go_o
 
 #[test]
 fn a_consumer_that_learns_of_a_truncation_while_the_node_is_away_waits_for_it_and_goes_on() {
-    const LINES: u64 = 1_500;
+    // A minute's worth, of which the reader has hardly anything when it is stopped.
+    const LINES: u64 = 6_000;
     let dir = tempfile::tempdir().expect("a directory");
     let backends = Backends::start(dir.path());
     let mut node = backends.node(dir.path());

@@ -402,6 +402,13 @@ impl Node {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// The same of one that has half a second for a cell ([`in_time`]).
+    pub fn run_in_time(&self, args: &[&str]) -> String {
+        let output = in_time(|| self.output(args, b""));
+        assert!(output.status.success(), "tailwater {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
     /// Runs a command that must fail; its standard error.
     pub fn run_failing(&self, args: &[&str]) -> String {
         let output = self.output(args, b"");
@@ -462,7 +469,19 @@ pub fn run(command: &mut Command, input: &[u8]) -> Output {
     output
 }
 
-/// The same: whether it ended well, and what it wrote, as text.
+/// Runs a command that has half a second for its cell, until a machine that is busy has left it that; how it ended then.
+pub fn in_time(mut run: impl FnMut() -> Output) -> Output {
+    const LATE: [&str; 4] =
+        ["it is not known whether", "may not be set", "can't be got", "does not answer in time"];
+    wait_for("a command that had time enough", || {
+        let output = run();
+        let why = String::from_utf8_lossy(&output.stderr);
+        let is_late = !output.status.success() && LATE.iter().any(|late| why.contains(late));
+        (!is_late).then_some(output)
+    })
+}
+
+/// Runs a command; whether it ended well, and what it wrote, as text.
 pub fn told(command: &mut Command, input: &str) -> (bool, String, String) {
     let output = run(command, input.as_bytes());
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

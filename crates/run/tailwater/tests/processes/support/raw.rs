@@ -59,7 +59,7 @@ impl Raw {
         let topic =
             TopicProduceData { name: topic.to_owned(), partition_data: vec![data], ..Default::default() };
         let asked =
-            ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() };
+            ProduceRequest { acks: -1, timeout_ms: 300_000, topic_data: vec![topic], ..Default::default() };
         let answer = self.call(9, &asked);
         let partition = &answer.responses[0].partition_responses[0];
         assert_eq!(partition.error_code, 0, "{partition:?}");
