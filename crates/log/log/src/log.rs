@@ -190,6 +190,10 @@ pub(crate) struct LogInner {
     pub(crate) cold: Option<LogCold>,
     /// Copies segments to cold storage.
     pub(crate) copying: Mutex<Option<Task>>,
+    /// Whether this process is the one that looks for what no record names in a replicated store.
+    pub(crate) sweeps: AtomicBool,
+    /// Looks for it.
+    pub(crate) sweeping: Mutex<Option<Task>>,
     /// What is on this host's disk.
     pub(crate) store: SegmentStore,
     pub(crate) journal: Journal,
@@ -674,6 +678,7 @@ impl Log {
             }
         }
         drop(inner.copying.lock().take());
+        drop(inner.sweeping.lock().take());
         let owners = inner.owners.iter().map(|owner| async {
             let (reply, done) = oneshot::channel();
             if owner.send(OwnerRequest::Close(reply)).await.is_ok() {

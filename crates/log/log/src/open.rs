@@ -76,6 +76,8 @@ pub struct LogConfig {
     pub store: StoreConfig,
     /// The replicated store that the streams' segments are in; `None` keeps them on this host's disk.
     pub segments: Option<Arc<dyn OpenSegments>>,
+    /// How often it is looked for what no record names in a replicated store; zero is never.
+    pub sweep_every: Duration,
     /// Where completed segments are copied to; `None` is nowhere.
     pub cold: Option<ColdConfig>,
     /// The metadata's, in the data directory.
@@ -99,6 +101,7 @@ impl Default for LogConfig {
             journal: JournalConfig::default(),
             store: StoreConfig::default(),
             segments: None,
+            sweep_every: Duration::ZERO,
             cold: None,
             meta: MetaConfig::default(),
             metadata: None,
@@ -239,6 +242,9 @@ impl Log {
                 source_ends: Default::default(),
                 refill: parking_lot::Mutex::new(None),
                 copying: parking_lot::Mutex::new(None),
+                // Of several processes one does it, once they know of each other.
+                sweeps: AtomicBool::new(!is_shared),
+                sweeping: parking_lot::Mutex::new(None),
                 cold,
                 tail,
                 meta,
@@ -251,6 +257,7 @@ impl Log {
         };
         log.recover(known, found, progress).await?;
         log.start_copying();
+        log.start_sweeping(config.sweep_every);
         Ok(log)
     }
 
