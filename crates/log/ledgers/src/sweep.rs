@@ -93,7 +93,7 @@ impl LedgerSweep {
         let all = client.ledgers().scan().await?;
         for some in all.ledgers().chunks(SWEPT_AT_A_TIME) {
             // First the ledgers, then whoever judges reads what decides: see the module.
-            let reads = some.iter().map(|ledger| async { (*ledger, client.ledgers().read_latest(*ledger).await) });
+            let reads = some.iter().map(|ledger| async { (*ledger, client.ledgers().read(*ledger).await) });
             let reads: Vec<_> = reads.collect();
             let read: Vec<_> = stream::iter(reads).buffered(LEDGERS_AT_A_TIME).collect().await;
             let mut found = Vec::with_capacity(read.len());
