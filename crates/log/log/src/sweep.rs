@@ -202,15 +202,15 @@ mod tests {
         ShardId { stream: StreamId(Uuid::from_u128(stream)), shard: ShardNumber(0) }
     }
 
-    fn id(number: u64, term: u64) -> SegmentId {
+    fn id(number: u64, term: u32) -> SegmentId {
         SegmentId { shard: shard_id(1), number: SegmentNumber(number), term: Term(term) }
     }
 
-    fn shard(term: u64, next: u64) -> ShardRecord {
+    fn shard(term: u32, next: u64) -> ShardRecord {
         ShardRecord { term: Term(term), next_segment: SegmentNumber(next), ..ShardRecord::default() }
     }
 
-    fn record(number: u64, term: u64) -> SegmentRecord {
+    fn record(number: u64, term: u32) -> SegmentRecord {
         SegmentRecord {
             number: SegmentNumber(number),
             term: Term(term),
@@ -235,7 +235,7 @@ mod tests {
 
     const KEPT: SegmentVerdict = SegmentVerdict::Kept(KeptWhy::Named);
 
-    fn not_named(term: u64, next: u64) -> SegmentVerdict {
+    fn not_named(term: u32, next: u64) -> SegmentVerdict {
         let (term, next) = (Term(term), SegmentNumber(next));
         SegmentVerdict::LeftOver(LeftOverWhy::NotNamed { term, next })
     }
@@ -244,7 +244,7 @@ mod tests {
         SegmentVerdict::Kept(KeptWhy::Undecided { next: SegmentNumber(next) })
     }
 
-    fn owners(term: u64) -> SegmentVerdict {
+    fn owners(term: u32) -> SegmentVerdict {
         SegmentVerdict::Kept(KeptWhy::OwnersTerm { term: Term(term) })
     }
 
