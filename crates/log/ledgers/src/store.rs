@@ -12,8 +12,8 @@ use tailwater_env::{BoxFuture, Env, HashMap, Instant, Task};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, FromStore, ReplicatedStats, SegmentCopies, SegmentJudge, SegmentWatch, ShardTakeOver,
-    StoreContract, StoreError, WriteRight,
+    DecidedCopies, EntryPlace, FromStore, ReplicatedStats, SegmentCopies, SegmentJudge, SegmentWatch,
+    ShardTakeOver, StoreContract, StoreError, WriteRight,
 };
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;

@@ -21,7 +21,7 @@ use tailwater_format::SegmentId;
 use tailwater_store::{KeptWhy, LeftOverWhy, SegmentJudge, SegmentVerdict};
 use uuid::Uuid;
 
-use crate::limits::{LEDGERS_AT_A_TIME, SWEPT_AT_A_TIME, SWEEP_PAUSE};
+use crate::limits::{LEDGERS_AT_A_TIME, SWEEP_PAUSE, SWEPT_AT_A_TIME};
 use crate::names::{LedgerOwner, owner_of};
 use crate::store::LedgersShared;
 
@@ -113,7 +113,7 @@ impl LedgerSweep {
                         (_, Some(SegmentVerdict::Kept(why))) => SweepOutcome::Kept(why),
                         _ => outcome,
                     };
-                    Ok(SweptLedger { ledger, segment: segment.map(|(id, _)| id), outcome })
+                    Ok::<_, LedgerFault>(SweptLedger { ledger, segment: segment.map(|(id, _)| id), outcome })
                 });
             }
             let mut swept = stream::iter(deletions).buffered(LEDGERS_AT_A_TIME);

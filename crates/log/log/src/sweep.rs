@@ -120,7 +120,11 @@ impl SegmentRecords {
         Ok((has_stream, record.unwrap_or_default()))
     }
 
-    async fn judge_one(&self, id: &SegmentId, of_shard: &Result<(bool, ShardRecord), String>) -> SegmentVerdict {
+    async fn judge_one(
+        &self,
+        id: &SegmentId,
+        of_shard: &Result<(bool, ShardRecord), String>,
+    ) -> SegmentVerdict {
         let unknown = |why: String| SegmentVerdict::Kept(KeptWhy::Unknown(why));
         let (has_stream, shard) = match of_shard {
             Ok((has_stream, shard)) => (*has_stream, *shard),
@@ -320,7 +324,8 @@ mod tests {
         assert_eq!(judge.cluster().await, Ok(Some(cluster)));
         let found = [id(4, 6), gone, id(2, 6), damaged, id(5, 6), id(3, 6), id(5, 7), id(4, 5)];
         let verdicts = judge.judge(&found).await;
-        let is_unknown = |verdict: &SegmentVerdict| matches!(verdict, SegmentVerdict::Kept(KeptWhy::Unknown(_)));
+        let is_unknown =
+            |verdict: &SegmentVerdict| matches!(verdict, SegmentVerdict::Kept(KeptWhy::Unknown(_)));
         assert!(is_unknown(&verdicts[3]) && is_unknown(&verdicts[5]), "{verdicts:?}");
         assert_eq!(verdicts[..3], [KEPT, SegmentVerdict::LeftOver(LeftOverWhy::StreamGone), not_named(7, 5)]);
         assert_eq!(verdicts[4], undecided(5));

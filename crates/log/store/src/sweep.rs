@@ -77,7 +77,10 @@ impl fmt::Display for KeptWhy {
                 write!(f, "its shard is at term {term}: the owner may record it, or deletes it")
             }
             Self::Undecided { next } => {
-                write!(f, "its shard is at segment {next}: the next owner may find acknowledged records in it")
+                write!(
+                    f,
+                    "its shard is at segment {next}: the next owner may find acknowledged records in it"
+                )
             }
             Self::Unknown(why) => write!(f, "it is not known whose it is: {why}"),
         }

@@ -158,7 +158,8 @@ fn after_kills_under_load_gc_leaves_the_ledgers_that_records_name_and_those_of_o
 
     let cluster = place.ledgers(&stream).into_values().next().expect("it has ledgers")["cluster"].clone();
     let of = |cluster: &str, stream: &str, (number, term): Named| {
-        let numbers = [("segment", number.to_string()), ("term", term.to_string()), ("shard", "0".to_owned())];
+        let numbers =
+            [("segment", number.to_string()), ("term", term.to_string()), ("shard", "0".to_owned())];
         let ids = [("cluster", cluster.to_owned()), ("stream", stream.to_owned())];
         numbers.into_iter().chain(ids).collect::<BTreeMap<_, _>>()
     };

@@ -39,7 +39,9 @@ pub async fn run(args: Args, file: Option<&PathBuf>) -> anyhow::Result<()> {
     let records = SegmentRecords::new(Arc::new(ZooKeeperReader::open(&env, metadata).await?));
     let cluster = records.cluster().await.map_err(anyhow::Error::msg)?;
     let cluster = cluster.ok_or_else(|| {
-        anyhow::anyhow!("{place} is of no segments: no node with its segments in BookKeeper was started on it")
+        anyhow::anyhow!(
+            "{place} is of no segments: no node with its segments in BookKeeper was started on it"
+        )
     })?;
     let mut swept = Swept::new(output, dry_run);
     let mut failed = None;
@@ -94,7 +96,12 @@ impl Swept {
         );
         if !is_counted {
             let segment = segment.map_or("-".to_owned(), |segment| segment.to_string());
-            self.table.add_row([number.to_string(), segment, self.is(outcome).to_owned(), outcome.to_string()]);
+            self.table.add_row([
+                number.to_string(),
+                segment,
+                self.is(outcome).to_owned(),
+                outcome.to_string(),
+            ]);
         }
         Ok(())
     }
