@@ -99,9 +99,10 @@ impl Place {
         found
     }
 
-    /// The segments that these ledgers are. None is there twice.
-    fn named(&self, stream: &str) -> BTreeSet<Named> {
-        let ledgers = self.ledgers(stream);
+    /// The segments that the ledgers of a stream are, those of other clusters left out. None is there twice.
+    fn named(&self, cluster: &str, stream: &str) -> BTreeSet<Named> {
+        let mut ledgers = self.ledgers(stream);
+        ledgers.retain(|_, custom| custom.get("cluster").is_some_and(|of| of == cluster));
         let number = |custom: &BTreeMap<String, String>, key: &str| custom[key].parse().expect("a number");
         let named: BTreeSet<Named> =
             ledgers.values().map(|custom| (number(custom, "segment"), number(custom, "term"))).collect();
@@ -205,7 +206,7 @@ fn after_kills_under_load_gc_leaves_the_ledgers_that_records_name_and_those_of_o
     let named: BTreeSet<Named> = left.into_iter().chain([to_come, owners]).collect();
     wait_for("the ledgers that records name to be all", || {
         let there = place.gc(&[]).into_values().any(|reason| reason == "not-named");
-        (!there && place.named(&stream) == named).then_some(())
+        (!there && place.named(&cluster, &stream) == named).then_some(())
     });
     assert!(lines.range(from..sent).eq(node.consume("s")), "once and in order");
 

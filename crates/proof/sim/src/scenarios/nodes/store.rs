@@ -13,7 +13,8 @@ use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, Tra
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
     DecidedCopies, EntryPlace, IndexContents, KeptWhy, OpenSegments, OpenedSegments, RawHeader,
-    RecoveredSegment, SegmentCopies, SegmentJudge, SegmentVerdict, SegmentWatch, ShardTakeOver, StoreContract, StoreError, WriteRight, WriteRightFault,
+    RecoveredSegment, SegmentCopies, SegmentJudge, SegmentVerdict, SegmentWatch, ShardTakeOver,
+    StoreContract, StoreError, WriteRight, WriteRightFault,
 };
 use tokio::sync::Notify;
 
