@@ -17,8 +17,8 @@
 //! - **ZooKeeper may be away.** A call waits [`limits::PATIENCE`] for it, and is refused then. Nothing is queued
 //!   meanwhile.
 //!
-//! To be read in this order: `membership.rs` (whose turn it is), `store.rs` (reads), `commit.rs`, `watching.rs`, `reading.rs`; beside
-//! them `session.rs`, `paths.rs`, `value.rs`, `uri.rs`.
+//! To be read in this order: `membership.rs` (whose turn it is), `store.rs` (reads), `commit.rs`, `watching.rs`,
+//! `reading.rs`; beside them `session.rs`, `paths.rs`, `value.rs`, `uri.rs`.
 
 mod commit;
 #[cfg(feature = "fuzz")]

@@ -19,7 +19,8 @@ use crate::uri::MetadataUri;
 /// No turn's number: ZooKeeper has no version below zero, but for -1, which stands for any.
 const NO_TURN: i32 = i32::MIN;
 
-/// [`Meta`] below a path of ZooKeeper that is read beside the nodes that have it. It refuses commits, watches and leases.
+/// [`Meta`] below a path of ZooKeeper that is read beside the nodes that have it. It refuses commits, watches and
+/// leases.
 #[derive(Clone, Debug)]
 pub struct ZooKeeperReader(ZooKeeperMeta);
 

@@ -49,6 +49,7 @@ use crate::scan::{Scan, read_error};
 use crate::shard::{FoundContent, Recovered, SegmentsFound, recover};
 use crate::share::{ShardOwner, SharedShards};
 use crate::stream::{PREFIX, ProducersRecord, SegmentRecord, ShardRecord, StreamRecord};
+use crate::sweep::LogSweeping;
 
 /// How a log works.
 #[derive(Clone, Debug)]
@@ -242,9 +243,7 @@ impl Log {
                 source_ends: Default::default(),
                 refill: parking_lot::Mutex::new(None),
                 copying: parking_lot::Mutex::new(None),
-                // Of several processes one does it, once they know of each other.
-                sweeps: AtomicBool::new(!is_shared),
-                sweeping: parking_lot::Mutex::new(None),
+                sweeping: LogSweeping::new(!is_shared),
                 cold,
                 tail,
                 meta,
@@ -256,8 +255,7 @@ impl Log {
             }),
         };
         log.recover(known, found, progress).await?;
-        log.start_copying();
-        log.start_sweeping(config.sweep_every);
+        log.start_tasks(config.sweep_every);
         Ok(log)
     }
 

@@ -230,7 +230,7 @@ impl ShardSharing {
         self.follow(members).await?;
         // One sweeps for all. Where two take themselves for it, neither does harm.
         let sweeper = heir(members, SWEEPER).map(|heir| heir.owner);
-        self.log.inner.sweeps.store(sweeper == Some(self.log.owner_number()), Ordering::Relaxed);
+        self.log.inner.sweeping.is_mine.store(sweeper == Some(self.log.owner_number()), Ordering::Relaxed);
         let work = self.work(members);
         for shard in work.lost {
             tracing::warn!(%shard, "another node owns the shard by now");

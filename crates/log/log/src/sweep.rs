@@ -17,12 +17,14 @@
 //! How old a segment is does not matter: a clock says nothing about who is at work.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use tailwater_env::{BoxFuture, Env};
+use parking_lot::Mutex;
+use tailwater_env::{BoxFuture, Env, Task};
 use tailwater_format::{SegmentId, ShardId, StreamId};
 use tailwater_meta::Meta;
 use tailwater_store::{KeptWhy, LeftOverWhy, SegmentJudge, SegmentVerdict};
@@ -164,13 +166,32 @@ impl SegmentJudge for SegmentRecords {
 /// By which the one of several processes is found that sweeps for all.
 pub(crate) const SWEEPER: &[u8] = b"log/sweep";
 
+/// What looks for segments that no record names.
+pub(crate) struct LogSweeping {
+    /// Whether this process is the one that looks. Of several ones it is not before they know of each other.
+    pub(crate) is_mine: AtomicBool,
+    pub(crate) task: Mutex<Option<Task>>,
+}
+
+impl LogSweeping {
+    pub(crate) fn new(is_mine: bool) -> Self {
+        Self { is_mine: AtomicBool::new(is_mine), task: Mutex::new(None) }
+    }
+}
+
 impl Log {
+    /// Begins what goes on beside everything else for as long as the log is open.
+    pub(crate) fn start_tasks(&self, sweep_every: Duration) {
+        self.start_copying();
+        self.start_sweeping(sweep_every);
+    }
+
     /// Begins to look, each time after `every`, for what no record names, if that is in a replicated store.
-    pub(crate) fn start_sweeping(&self, every: Duration) {
+    fn start_sweeping(&self, every: Duration) {
         let inner = &self.inner;
         if self.is_replicated() && !every.is_zero() {
             let sweeping = sweep_again_and_again(inner.env.clone(), Arc::downgrade(inner), every);
-            *inner.sweeping.lock() = Some(inner.env.spawn("log-sweep", sweeping));
+            *inner.sweeping.task.lock() = Some(inner.env.spawn("log-sweep", sweeping));
         }
     }
 }
@@ -181,7 +202,7 @@ async fn sweep_again_and_again(env: Env, log: Weak<LogInner>, every: Duration) {
         let half = u64::try_from(every.as_millis() / 2).unwrap_or(u64::MAX).max(1);
         env.sleep(every / 2 + Duration::from_millis(env.random_u64() % half)).await;
         let Some(inner) = log.upgrade() else { return };
-        if !inner.sweeps.load(Relaxed) {
+        if !inner.sweeping.is_mine.load(Relaxed) {
             continue;
         }
         let (segments, judge) = (Arc::clone(&inner.segments), SegmentRecords::new(Arc::clone(&inner.meta)));

@@ -42,8 +42,8 @@ pub struct LedgersSection {
     pub region: String,
     /// Where bookies are: `/REGION/RACK` of each, by its name.
     pub places: BTreeMap<String, String>,
-    /// How often it is looked for ledgers that no record names, in milliseconds; 0 is never. Of nodes that are all active
-    /// one looks.
+    /// How often it is looked for ledgers that no record names, in milliseconds; 0 is never. Of nodes that are all
+    /// active one looks.
     pub sweep_ms: u64,
     /// Who to log in to bookies as, where they have users; empty is nobody.
     pub user: String,

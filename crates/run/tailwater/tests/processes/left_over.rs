@@ -1,5 +1,5 @@
-//! `tailwater segment gc`, and sweeps of nodes: ledgers that no record names, in a real BookKeeper cluster, of nodes whose
-//! metadata is in a real ZooKeeper.
+//! `tailwater segment gc`, and sweeps of nodes: ledgers that no record names, in a real BookKeeper cluster, of nodes
+//! whose metadata is in a real ZooKeeper.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
