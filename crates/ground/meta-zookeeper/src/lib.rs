@@ -17,8 +17,8 @@
 //! - **ZooKeeper may be away.** A call waits [`limits::PATIENCE`] for it, and is refused then. Nothing is queued
 //!   meanwhile.
 //!
-//! To be read in this order: `membership.rs` (whose turn it is), `store.rs` (reads), `commit.rs`, `watching.rs`; beside
-//! them `session.rs`, `paths.rs`, `value.rs`, `uri.rs`.
+//! To be read in this order: `membership.rs` (whose turn it is), `store.rs` (reads), `commit.rs`, `watching.rs`,
+//! `reading.rs`; beside them `session.rs`, `paths.rs`, `value.rs`, `uri.rs`.
 
 mod commit;
 #[cfg(feature = "fuzz")]
@@ -26,6 +26,7 @@ pub mod fuzz;
 pub mod limits;
 mod membership;
 mod paths;
+mod reading;
 mod session;
 mod store;
 mod uri;
@@ -33,5 +34,6 @@ mod value;
 mod watching;
 
 pub use membership::{MembershipFault, NodeMembership, NodeRecord, TurnWait, nodes_at};
+pub use reading::ZooKeeperReader;
 pub use store::ZooKeeperMeta;
 pub use uri::{MetadataUri, MetadataUriFault};

@@ -502,7 +502,7 @@ async fn register_once(
 }
 
 /// Which metadata is at a place; made where there is none and `makes` says so.
-async fn cluster_of(session: &ZooKeeperSession, makes: bool) -> Result<Uuid, MembershipFault> {
+pub(crate) async fn cluster_of(session: &ZooKeeperSession, makes: bool) -> Result<Uuid, MembershipFault> {
     let client = session.synced().await?;
     let (uri, root) = (session.uri.to_string(), &session.uri.root);
     let unavailable = |error: ZkError| MembershipFault::from(session.unavailable(&error));

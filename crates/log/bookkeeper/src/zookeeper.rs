@@ -381,6 +381,19 @@ impl Ledgers {
         }
     }
 
+    /// Deletes a ledger if its metadata have `version`; whether they had. One that is gone is deleted.
+    ///
+    /// # Errors
+    /// Those of ZooKeeper. It is not known then whether the ledger is deleted.
+    pub async fn delete_version(&self, ledger: LedgerId, version: i32) -> Result<bool, LedgerFault> {
+        let client = self.client().await?;
+        match self.timed_raw(client.delete(&self.path_of(ledger), Some(version))).await {
+            Ok(()) | Err(ZkError::NoNode) => Ok(true),
+            Err(ZkError::BadVersion) => Ok(false),
+            Err(other) => Err(fault(other)),
+        }
+    }
+
     /// Deletes a ledger: its bookies remove its entries by and by.
     pub async fn delete(&self, ledger: LedgerId) -> Result<(), LedgerFault> {
         let client = self.client().await?;

@@ -8,8 +8,8 @@ use tailwater_env::BoxFuture;
 use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, FromStore, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver,
-    StoreContract, StoreError,
+    DecidedCopies, EntryPlace, FromStore, ReplicatedStats, SegmentCopies, SegmentJudge, SegmentWatch,
+    ShardTakeOver, StoreContract, StoreError,
 };
 
 use crate::tier::ColdTier;
@@ -100,6 +100,10 @@ impl StoreContract for ColdStore {
 
     fn delete_stream(&self, stream: StreamId) -> BoxFuture<'_, Result<(), String>> {
         self.store.delete_stream(stream)
+    }
+
+    fn sweep<'a>(&'a self, judge: &'a dyn SegmentJudge) -> BoxFuture<'a, Result<(), String>> {
+        self.store.sweep(judge)
     }
 
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {

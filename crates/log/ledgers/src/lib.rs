@@ -15,12 +15,12 @@
 //!   is lost to its appenders, the segment is sealed where it was acknowledged, and the ledger is closed. Appends
 //!   go on in another.
 //! - **Ledgers say whose they are** in their metadata in ZooKeeper, so none is without an owner: what no record of
-//!   the log names is found when the store is opened, and deleted.
+//!   the log names is found when the store is opened, or by a sweep, and deleted.
 //! - **Bounded.** What waits to be acknowledged by [`limits::PENDING_BYTES_MAX`], what is kept of what was read or
 //!   written by [`limits::CACHE_BYTES_MAX`].
 //!
 //! To be read in this order: `opening.rs`, `store.rs` (the handle), `held.rs` (one segment), `writing.rs` (the task
-//! of one that is written), `reading.rs` with `points.rs` and `cache.rs`, `names.rs`.
+//! of one that is written), `reading.rs` with `points.rs` and `cache.rs`, `names.rs`, `sweep.rs`.
 
 mod cache;
 mod held;
@@ -30,6 +30,8 @@ mod opening;
 mod points;
 mod reading;
 mod store;
+mod sweep;
 mod writing;
 
 pub use opening::LedgerOpening;
+pub use sweep::{LedgerSweep, SweepOutcome, SweptLedger};

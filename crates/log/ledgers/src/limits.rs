@@ -21,6 +21,10 @@ pub const POINT_STEP_BYTES: u64 = 256 << 10;
 pub const READS_MAX: usize = 16;
 /// Ledgers that are looked at, recovered or deleted at a time.
 pub const LEDGERS_AT_A_TIME: usize = 16;
+/// Ledgers that a sweep looks at before it deletes what is left over among them, and pauses.
+pub const SWEPT_AT_A_TIME: usize = 64;
+/// That pause of a node's sweep: it looks at some hundred ledgers a second at most.
+pub const SWEEP_PAUSE: Duration = Duration::from_millis(500);
 /// Ledgers that are remembered because their metadata can't be read.
 pub const UNREAD_MAX: usize = 1_024;
 /// Pause before something that ZooKeeper or bookies did not do is tried again.

@@ -1,7 +1,8 @@
 //! Whose a ledger is, as its metadata in ZooKeeper have it.
 //!
 //! ```text
-//!  tailwater.cluster   UUID of the data directory whose streams are in it
+//!  tailwater.cluster   UUID of the metadata whose streams are in it: those of a data directory, or of nodes that share
+//!                      them
 //!  tailwater.stream    UUID of the stream
 //!  tailwater.shard     decimal
 //!  tailwater.segment   decimal
@@ -38,14 +39,43 @@ pub(crate) fn custom_of(cluster: Uuid, id: &SegmentId) -> BTreeMap<String, Bytes
     values.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect()
 }
 
+/// Whose a ledger is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LedgerOwner {
+    /// This cluster's: the segment that it is.
+    This(SegmentId),
+    /// That of other metadata.
+    AnotherCluster,
+    /// It does not say that it is of Tailwater.
+    AnotherProgram,
+    /// This cluster's, but it does not say which segment it is; or it can't be read whose it is.
+    Unknown,
+}
+
+/// Whose a ledger is, seen from `cluster`.
+pub(crate) fn owner_of(cluster: Uuid, metadata: &LedgerMetadata) -> LedgerOwner {
+    if !metadata.custom.contains_key(CLUSTER) {
+        return LedgerOwner::AnotherProgram;
+    }
+    match value::<Uuid>(metadata, CLUSTER) {
+        Some(of) if of != cluster => LedgerOwner::AnotherCluster,
+        of => of.and_then(|_| named_in(metadata)).map_or(LedgerOwner::Unknown, LedgerOwner::This),
+    }
+}
+
 /// The segment of `cluster` that a ledger is, if it is one.
 pub(crate) fn segment_of(cluster: Uuid, metadata: &LedgerMetadata) -> Option<SegmentId> {
-    fn value<T: FromStr>(metadata: &LedgerMetadata, key: &str) -> Option<T> {
-        std::str::from_utf8(metadata.custom.get(key)?).ok()?.parse().ok()
+    match owner_of(cluster, metadata) {
+        LedgerOwner::This(id) => Some(id),
+        _ => None,
     }
-    if value::<Uuid>(metadata, CLUSTER)? != cluster {
-        return None;
-    }
+}
+
+fn value<T: FromStr>(metadata: &LedgerMetadata, key: &str) -> Option<T> {
+    std::str::from_utf8(metadata.custom.get(key)?).ok()?.parse().ok()
+}
+
+fn named_in(metadata: &LedgerMetadata) -> Option<SegmentId> {
     let shard =
         ShardId { stream: StreamId(value(metadata, STREAM)?), shard: ShardNumber(value(metadata, SHARD)?) };
     Some(SegmentId {
@@ -69,12 +99,17 @@ mod tests {
             LedgerMetadata::new(quorums, vec![BookieId::new("a:1")], DigestKind::Crc32c, PASSWORD);
         let cluster = Uuid::from_u128(7);
         assert_eq!(segment_of(cluster, &metadata), None, "another program's");
+        assert_eq!(owner_of(cluster, &metadata), LedgerOwner::AnotherProgram);
         let shard = ShardId { stream: StreamId(Uuid::from_u128(9)), shard: ShardNumber(3) };
         let id = SegmentId { shard, number: SegmentNumber(u64::MAX), term: Term(5) };
         metadata.custom = custom_of(cluster, &id);
         assert_eq!(segment_of(cluster, &metadata), Some(id));
         assert_eq!(segment_of(Uuid::from_u128(8), &metadata), None, "another cluster's");
+        assert_eq!(owner_of(Uuid::from_u128(8), &metadata), LedgerOwner::AnotherCluster);
         metadata.custom.insert(SHARD.to_owned(), Bytes::from_static(b"-1"));
         assert_eq!(segment_of(cluster, &metadata), None);
+        assert_eq!(owner_of(cluster, &metadata), LedgerOwner::Unknown);
+        metadata.custom.insert(CLUSTER.to_owned(), Bytes::from_static(b"?"));
+        assert_eq!(owner_of(cluster, &metadata), LedgerOwner::Unknown, "nobody takes it for its own");
     }
 }

@@ -12,8 +12,8 @@ use tailwater_env::{BoxFuture, Env, HashMap, Instant, Task};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, FromStore, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver,
-    StoreContract, StoreError, WriteRight,
+    DecidedCopies, EntryPlace, FromStore, ReplicatedStats, SegmentCopies, SegmentJudge, SegmentWatch,
+    ShardTakeOver, StoreContract, StoreError, WriteRight,
 };
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
@@ -36,6 +36,8 @@ pub(crate) struct LedgerCounters {
     pub(crate) given_up: AtomicU64,
     pub(crate) entries_read: AtomicU64,
     pub(crate) begun_short: AtomicU64,
+    pub(crate) swept: AtomicU64,
+    pub(crate) swept_away: AtomicU64,
 }
 
 /// What the handle and its tasks share.
@@ -467,6 +469,10 @@ impl StoreContract for LedgerStore {
         Box::pin(self.delete_ledgers_of(stream))
     }
 
+    fn sweep<'a>(&'a self, judge: &'a dyn SegmentJudge) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(self.shared.sweep(judge))
+    }
+
     fn replicated_stats(&self) -> Option<ReplicatedStats> {
         let counters = &self.shared.counters;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -477,6 +483,8 @@ impl StoreContract for LedgerStore {
             entries_read: of(&counters.entries_read),
             unfinished: self.shared.unfinished.get(),
             begun_short: of(&counters.begun_short),
+            swept: of(&counters.swept),
+            swept_away: of(&counters.swept_away),
         })
     }
 }

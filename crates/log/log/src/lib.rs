@@ -18,7 +18,7 @@
 //!
 //! To be read in this order: `log.rs` (the handle), `log/streams.rs`, `batches.rs`, `owner.rs` (the loop), `shard.rs`
 //! and `shard/` (the protocol, without input or output); `open.rs` and `shard/recover.rs` (a start); `share.rs` (shards
-//! of several processes); `locate.rs`;
+//! of several processes); `locate.rs`; `sweep.rs` (segments that no record names);
 //! `stream.rs` (what metadata keeps).
 
 mod ahead;
@@ -52,6 +52,7 @@ mod share;
 mod slots;
 mod source;
 mod stream;
+mod sweep;
 mod upkeep;
 mod view;
 
@@ -73,4 +74,5 @@ pub use producer::{ProducerBatch, ProducerState, SequenceError};
 pub use shard::AppendAnswer;
 pub use share::{GONE_AFTER, MembersSeen, ShardMember, ShardOwner, ShardSharing, heir, is_going};
 pub use stream::{SegmentRecord, StreamRecordError};
+pub use sweep::SegmentRecords;
 pub use view::{Listener, View};

@@ -89,6 +89,8 @@ pub const COPY_NEAR_BYTES: u64 = 4 << 20;
 pub const REMOVALS_MAX: usize = 20;
 /// Pause between two of these.
 pub const REMOVAL_RETRY: Duration = Duration::from_secs(3);
+/// Shards and segments that a sweep reads in metadata at a time.
+pub const JUDGED_AT_A_TIME: usize = 16;
 /// Shards that recovery reads at the same time.
 pub const RECOVERY_PARALLEL: usize = 16;
 /// Metadata operations in one commit of recovery or of a stream's deletion; a larger one is split.

@@ -43,6 +43,7 @@ use crate::shard::{AppendAnswer, StoreAppend, Waiter};
 use crate::share::SharedShards;
 use crate::slots::Slot;
 use crate::stream::StreamRecord;
+use crate::sweep::LogSweeping;
 use crate::view::{SharedView, View};
 
 /// A stream in short.
@@ -190,6 +191,8 @@ pub(crate) struct LogInner {
     pub(crate) cold: Option<LogCold>,
     /// Copies segments to cold storage.
     pub(crate) copying: Mutex<Option<Task>>,
+    /// Looks for what no record names in a replicated store.
+    pub(crate) sweeping: LogSweeping,
     /// What is on this host's disk.
     pub(crate) store: SegmentStore,
     pub(crate) journal: Journal,
@@ -674,6 +677,7 @@ impl Log {
             }
         }
         drop(inner.copying.lock().take());
+        drop(inner.sweeping.task.lock().take());
         let owners = inner.owners.iter().map(|owner| async {
             let (reply, done) = oneshot::channel();
             if owner.send(OwnerRequest::Close(reply)).await.is_ok() {

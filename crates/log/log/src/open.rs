@@ -49,6 +49,7 @@ use crate::scan::{Scan, read_error};
 use crate::shard::{FoundContent, Recovered, SegmentsFound, recover};
 use crate::share::{ShardOwner, SharedShards};
 use crate::stream::{PREFIX, ProducersRecord, SegmentRecord, ShardRecord, StreamRecord};
+use crate::sweep::LogSweeping;
 
 /// How a log works.
 #[derive(Clone, Debug)]
@@ -76,6 +77,8 @@ pub struct LogConfig {
     pub store: StoreConfig,
     /// The replicated store that the streams' segments are in; `None` keeps them on this host's disk.
     pub segments: Option<Arc<dyn OpenSegments>>,
+    /// How often it is looked for what no record names in a replicated store; zero is never.
+    pub sweep_every: Duration,
     /// Where completed segments are copied to; `None` is nowhere.
     pub cold: Option<ColdConfig>,
     /// The metadata's, in the data directory.
@@ -99,6 +102,7 @@ impl Default for LogConfig {
             journal: JournalConfig::default(),
             store: StoreConfig::default(),
             segments: None,
+            sweep_every: Duration::ZERO,
             cold: None,
             meta: MetaConfig::default(),
             metadata: None,
@@ -239,6 +243,7 @@ impl Log {
                 source_ends: Default::default(),
                 refill: parking_lot::Mutex::new(None),
                 copying: parking_lot::Mutex::new(None),
+                sweeping: LogSweeping::new(!is_shared),
                 cold,
                 tail,
                 meta,
@@ -250,7 +255,7 @@ impl Log {
             }),
         };
         log.recover(known, found, progress).await?;
-        log.start_copying();
+        log.start_tasks(config.sweep_every);
         Ok(log)
     }
 

@@ -26,6 +26,7 @@ mod seen;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -43,6 +44,7 @@ use crate::error::StreamError;
 use crate::log::{ClosedShard, Log, ShardHandle};
 use crate::owner::OwnerRequest;
 use crate::stream::{Key, ShardRecord, shard_key};
+use crate::sweep::SWEEPER;
 
 /// Prefixes of the keys that are followed.
 const STREAMS: &str = "log/stream/";
@@ -226,6 +228,9 @@ impl ShardSharing {
 
     async fn look_once(&mut self, members: &[ShardMember]) -> Result<usize, StreamError> {
         self.follow(members).await?;
+        // One sweeps for all. Where two take themselves for it, neither does harm.
+        let sweeper = heir(members, SWEEPER).map(|heir| heir.owner);
+        self.log.inner.sweeping.is_mine.store(sweeper == Some(self.log.owner_number()), Ordering::Relaxed);
         let work = self.work(members);
         for shard in work.lost {
             tracing::warn!(%shard, "another node owns the shard by now");

@@ -23,7 +23,7 @@ use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 
-use crate::{DecidedCopies, RecoveredSegment, SegmentCopies, SegmentStore, StoreError};
+use crate::{DecidedCopies, RecoveredSegment, SegmentCopies, SegmentJudge, SegmentStore, StoreError};
 
 /// Where an entry stands among those of its shard: one that was appended later has a greater place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +55,10 @@ pub struct ReplicatedStats {
     pub unfinished: u64,
     /// Segments that were begun with fewer copies than wanted, as there were too few replicas.
     pub begun_short: u64,
+    /// Segments that sweeps have looked at.
+    pub swept: u64,
+    /// Segments among them that were left over, and were deleted.
+    pub swept_away: u64,
 }
 
 /// Shuts out whoever still writes a shard, finds the end of what was left open, and answers all segments of it. What
@@ -212,6 +216,15 @@ pub trait StoreContract: Send + Sync {
     /// # Errors
     /// What of it is left, in words.
     fn delete_stream(&self, _stream: StreamId) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Looks slowly through all segments that there are, whoever has written them, and deletes those of this cluster
+    /// that are left over, as `judge` says. Others may do the same at the same time. Dropping the future ends it.
+    ///
+    /// # Errors
+    /// Why it does not go on, in words. What is left the next sweep finds.
+    fn sweep<'a>(&'a self, _judge: &'a dyn SegmentJudge) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))
     }
 

@@ -56,6 +56,7 @@ mod recovery;
 mod segment;
 mod shards;
 mod store;
+mod sweep;
 mod syncer;
 
 pub use contract::{
@@ -70,3 +71,4 @@ pub use lock::{DataDir, lock_data_dir};
 pub use record::TAG;
 pub use recovery::{RecoveredSegment, Recovery};
 pub use store::{SegmentStore, StoreStats, StoredSegment};
+pub use sweep::{KeptWhy, LeftOverWhy, SegmentJudge, SegmentVerdict};

@@ -227,6 +227,9 @@ pub enum Plant {
     EndOfOneBookie,
     /// Whatever is committed about a shard is so whoever owns the shard by then.
     ShardRecordUnchecked,
+    /// A ledger that no record names is left over once its term has ended, also where the next owner has yet to look at
+    /// it.
+    EndedTermSweptAway,
 }
 
 impl Plant {

@@ -38,6 +38,8 @@ are_caught! {
         RightNotConfirmed in "nodes", ["but it was", "already", "not all is well", "acknowledged in term"];
     a_ledger_that_ends_where_one_bookie_s_entries_end_is_caught:
         EndOfOneBookie in "nodes", ["but it was", "already", "not all is well"];
+    a_ledger_that_is_swept_away_before_the_next_owner_has_found_it_is_caught:
+        EndedTermSweptAway in "nodes", ["but it was", "already", "not all is well"];
     commits_about_a_shard_that_do_not_say_whose_it_is_are_caught:
         ShardRecordUnchecked in "nodes", ["a segment goes on where the last one ended", "but it was", "already", "acknowledged in term"];
     a_cluster_that_keeps_an_older_plan_is_caught: OlderPlanKept in "trees", ["not all is well"];

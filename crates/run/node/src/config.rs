@@ -458,6 +458,7 @@ impl Config {
         Ok(tailwater_log::LogConfig {
             owners: self.log.owners,
             segments: self.ledgers.opening(env, &self.segments, &self.zookeeper)?,
+            sweep_every: Duration::from_millis(self.ledgers.sweep_ms),
             cold: self.cold.opening(env)?,
             hot_bytes: if self.kafka.enabled || self.cluster.given().is_some() {
                 self.kafka.hot_bytes

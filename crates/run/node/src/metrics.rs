@@ -256,7 +256,11 @@ fn ledgers(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let short = "Segments that were begun with fewer copies than their stream wants, as too few bookies took entries.";
     page.counter("tailwater_ledger_begun_short", short, stats.begun_short)?;
     let unfinished = "Segments that have ended and whose ledgers are not closed or deleted yet.";
-    page.gauge("tailwater_ledger_unfinished", unfinished, stats.unfinished)
+    page.gauge("tailwater_ledger_unfinished", unfinished, stats.unfinished)?;
+    let swept = "Ledgers, whoever made them, that sweeps for what no record names have looked at.";
+    page.counter("tailwater_ledger_swept", swept, stats.swept)?;
+    let away = "Ledgers that no record named, and that sweeps have deleted.";
+    page.counter("tailwater_ledger_swept_away", away, stats.swept_away)
 }
 
 /// Of a node that has cold storage.

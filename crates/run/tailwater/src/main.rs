@@ -49,7 +49,7 @@ enum Command {
     /// List and describe nodes that share metadata. This build leaves it out; the build of `make dist` has it.
     #[cfg(not(feature = "bookkeeper"))]
     Node(commands::left_out::Args),
-    /// List, describe, recover and verify the segments of a replicated store: BookKeeper's ledgers.
+    /// List, describe, recover, verify and clean up the segments of a replicated store: BookKeeper's ledgers.
     #[cfg(feature = "bookkeeper")]
     #[command(subcommand)]
     Segment(commands::segment::Command),

@@ -3,7 +3,8 @@
 //!
 //! The code that runs is that of `log`: claims, takeovers, releases, and what follows metadata's watches. Metadata is
 //! the embedded one on a node of its own, which works. Ledgers and bookies are a model ([`bookies`]). Nodes crash, stop
-//! for longer than their sessions last and go on, are cut from metadata and from bookies, and are drained. Checked:
+//! for longer than their sessions last and go on, are cut from metadata and from bookies, and are drained. All the
+//! time one of them deletes ledgers that no record names. Checked:
 //! - each shard by a [`ShardChecker`]: what was acknowledged is there, every offset has one record for ever, in order;
 //! - one owner at a time: nothing is acknowledged in a term that was sent after a later one was acknowledged;
 //! - no shard is damaged;
@@ -247,6 +248,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let terms: u64 = state.terms.iter().map(|term| u64::from(term.0)).sum();
     state.report.count("records acknowledged", records);
     state.report.count("terms", terms);
+    state.report.count("ledgers swept away", shared.bookies.swept_away());
     Ok(state.report.clone())
 }
 

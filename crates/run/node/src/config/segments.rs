@@ -42,6 +42,9 @@ pub struct LedgersSection {
     pub region: String,
     /// Where bookies are: `/REGION/RACK` of each, by its name.
     pub places: BTreeMap<String, String>,
+    /// How often it is looked for ledgers that no record names, in milliseconds; 0 is never. Of nodes that are all
+    /// active one looks.
+    pub sweep_ms: u64,
     /// Who to log in to bookies as, where they have users; empty is nobody.
     pub user: String,
     /// The password.
@@ -65,6 +68,7 @@ impl Default for LedgersSection {
             regions_min: 1,
             region: String::new(),
             places: BTreeMap::new(),
+            sweep_ms: 3_600 * 1_000,
             user: String::new(),
             password: SecretText::default(),
             password_file: None,
@@ -138,6 +142,12 @@ impl LedgersSection {
         anyhow::ensure!(
             regions_min <= ack_quorum,
             "[ledgers] has regions_min = {regions_min} and ack_quorum = {ack_quorum}: so few copies are not in so many regions"
+        );
+        anyhow::ensure!(
+            self.sweep_ms == 0 || (1_000..=1 << 50).contains(&self.sweep_ms),
+            "[ledgers] sweep_ms = {} is neither 0 nor between 1000 and {}",
+            self.sweep_ms,
+            1_u64 << 50
         );
         if segments == EMBEDDED {
             return Ok(None);
@@ -264,10 +274,13 @@ mod tests {
 
     #[cfg(feature = "bookkeeper")]
     #[tokio::test]
-    async fn quorums_out_of_order_are_refused_by_name() {
+    async fn quorums_out_of_order_and_sweeps_without_a_pause_are_refused_by_name() {
         let section = LedgersSection { write_quorum: 4, ..LedgersSection::default() };
         let error = opened(&section, "bookkeeper://zk1/ledgers").expect_err("refused").to_string();
         assert!(error.contains("write_quorum = 4"), "{error}");
+        let section = LedgersSection { sweep_ms: 999, ..LedgersSection::default() };
+        let error = opened(&section, "bookkeeper://zk1/ledgers").expect_err("refused").to_string();
+        assert!(error.contains("sweep_ms = 999"), "{error}");
     }
 
     #[cfg(feature = "bookkeeper")]

@@ -59,7 +59,8 @@ pub struct MetadataPlace {
 }
 
 impl MetadataPlace {
-    fn find(self, file: Option<&PathBuf>) -> anyhow::Result<MetadataUri> {
+    /// What is named, or the configuration's.
+    pub(super) fn find(self, file: Option<&PathBuf>) -> anyhow::Result<MetadataUri> {
         Config::load(file, toml::Table::new())?.metadata_at(self.metadata)
     }
 }

@@ -1,7 +1,10 @@
 //! `tailwater segment …`: ledgers of a BookKeeper cluster, whoever wrote them. They are found in ZooKeeper, so no node
 //! is asked.
 //!
-//! Only `recover` changes anything. It needs no password: whoever reads a ledger's metadata reads its password there.
+//! Only `recover` and `gc` change anything. They need no password: whoever reads a ledger's metadata reads its password
+//! there.
+
+mod gc;
 
 use std::path::PathBuf;
 
@@ -68,6 +71,12 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
+    /// Delete ledgers of this cluster that no record names, and say why each one goes or stays.
+    ///
+    /// A ledger goes if its stream is deleted, or if its shard has gone on without it. The command works beside running
+    /// nodes. Ledgers of other clusters and of other programs stay. So does a ledger that an owner may have yet to
+    /// record. The metadata has to be in ZooKeeper.
+    Gc(gc::Args),
 }
 
 /// Where the segments are.
@@ -96,6 +105,7 @@ pub fn run(command: Command, file: Option<&PathBuf>) -> anyhow::Result<()> {
             Command::Verify { store, ledgers, output } => {
                 verify(&connect(store, file).await?, ledgers, output).await
             }
+            Command::Gc(args) => gc::run(args, file).await,
         }
     })
 }

@@ -37,6 +37,8 @@ mod kafka_kcat;
 mod kafka_lag;
 mod kafka_listeners;
 mod ledgers_secured;
+#[cfg(feature = "bookkeeper")]
+mod left_over;
 mod library;
 mod lines;
 mod logins;

@@ -115,4 +115,6 @@ fn a_store_that_is_none_is_refused_by_name() {
     assert!(!ok && errors.contains("bookkeeper://HOST[:PORT]"), "{errors}");
     let (ok, _, errors) = segment("bookkeeper://127.0.0.1:1/ledgers", &["recover", "7"]);
     assert!(!ok && errors.contains("bookkeeper://127.0.0.1:1/ledgers: ZooKeeper"), "{errors}");
+    let (ok, _, errors) = segment("bookkeeper://127.0.0.1:1/ledgers", &["gc"]);
+    assert!(!ok && errors.contains("no metadata is named: give --metadata zookeeper://"), "{errors}");
 }

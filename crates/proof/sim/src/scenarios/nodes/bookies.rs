@@ -44,6 +44,8 @@ struct Bookie {
 #[derive(Default)]
 struct BookiesState {
     ledgers: BTreeMap<SegmentId, SimLedgerState>,
+    /// Ledgers that sweeps have deleted.
+    swept_away: u64,
     bookies: [Bookie; BOOKIES],
 }
 
@@ -63,6 +65,25 @@ impl Bookies {
 
     pub(super) fn list(&self, wanted: impl Fn(&ShardId) -> bool) -> Vec<SegmentId> {
         self.0.lock().ledgers.keys().filter(|id| wanted(&id.shard)).copied().collect()
+    }
+
+    /// All ledgers, as they are.
+    pub(super) fn states(&self) -> Vec<(SegmentId, SimLedgerState)> {
+        self.0.lock().ledgers.iter().map(|(id, state)| (*id, *state)).collect()
+    }
+
+    /// Deletes a ledger that is still as it was seen.
+    pub(super) fn sweep_away(&self, id: &SegmentId, seen: SimLedgerState) {
+        if self.0.lock().ledgers.get(id) != Some(&seen) {
+            return;
+        }
+        self.delete(id);
+        self.0.lock().swept_away += 1;
+    }
+
+    /// How many of them there were.
+    pub(super) fn swept_away(&self) -> u64 {
+        self.0.lock().swept_away
     }
 
     /// Its writer's close, which is in vain where somebody recovers it.

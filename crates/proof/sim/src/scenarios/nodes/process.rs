@@ -24,6 +24,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often a node says that it is there.
 const HEARTBEAT: Duration = Duration::from_millis(300);
+/// How often it is looked for ledgers that no record names.
+const SWEEP_EVERY: Duration = Duration::from_millis(600);
 
 /// Keeps a node up, for as long as the scenario lasts.
 pub(super) async fn supervise(shared: SharedNodes, number: usize) {
@@ -58,6 +60,7 @@ async fn open(shared: SharedNodes, number: usize, env: Env) -> Result<NodeLife, 
     let ledgers = SimLedgers { link: link.clone(), bookies: Arc::clone(&shared.bookies), plant };
     let config = LogConfig {
         segments: Some(Arc::new(ledgers)),
+        sweep_every: SWEEP_EVERY,
         metadata: Some(SharedMetadata { meta, place, cluster, is_shared: true }),
         ..shared.config.clone()
     };

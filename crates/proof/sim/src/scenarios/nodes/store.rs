@@ -12,8 +12,9 @@ use tailwater_env::{BoxFuture, Env, Instant, Progress, Task};
 use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId, parse_entry};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment,
-    SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract, StoreError, WriteRight, WriteRightFault,
+    DecidedCopies, EntryPlace, IndexContents, KeptWhy, OpenSegments, OpenedSegments, RawHeader,
+    RecoveredSegment, SegmentCopies, SegmentJudge, SegmentVerdict, SegmentWatch, ShardTakeOver,
+    StoreContract, StoreError, WriteRight, WriteRightFault,
 };
 use tokio::sync::Notify;
 
@@ -512,6 +513,25 @@ impl StoreContract for SimLedgerStore {
                 task => drop(task),
             }
         }
+    }
+
+    fn sweep<'a>(&'a self, judge: &'a dyn SegmentJudge) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let SimStoreShared { link, bookies, plant, .. } = &*self.shared;
+            let seen = link.ask_until(LinkPlace::Metadata, || bookies.states()).await;
+            let ids: Vec<SegmentId> = seen.iter().map(|(id, _)| *id).collect();
+            for ((id, state), verdict) in seen.iter().zip(judge.judge(&ids).await) {
+                let is_left_over = match verdict {
+                    SegmentVerdict::LeftOver(_) => true,
+                    SegmentVerdict::Kept(KeptWhy::Undecided { .. }) => *plant == Plant::EndedTermSweptAway,
+                    SegmentVerdict::Kept(_) => false,
+                };
+                if is_left_over {
+                    link.ask_until(LinkPlace::Metadata, || bookies.sweep_away(id, *state)).await;
+                }
+            }
+            Ok(())
+        })
     }
 
     fn delete_stream(&self, stream: StreamId) -> BoxFuture<'_, Result<(), String>> {
