@@ -162,7 +162,7 @@ hold! {
     cluster_interval / 1;
     // Up to twelve logs each.
     trees / 10;
-    ahead / 4;
+    ahead / 10;
     // Three logs each.
     nodes / 20;
     // Minutes of virtual time, and a second of a core, each.

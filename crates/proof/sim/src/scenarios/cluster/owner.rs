@@ -118,6 +118,7 @@ pub(in crate::scenarios) fn draw_config(rng: &mut Rng) -> LogConfig {
         hot_bytes: 0,
         tick: Duration::from_millis(rng.between(5, 50)),
         close_timeout: Duration::from_secs(5),
+        sweep_every: Duration::ZERO,
         journal: JournalConfig {
             file_bytes: 256 << 10,
             files_max: rng.between(4, 8) as u32,
