@@ -3,7 +3,8 @@
 //! The order is what makes it safe. A ledger's metadata are read first, then what decides about the segment: streams
 //! and records, behind a `sync`. A stream is older than each of its ledgers, and its id is not used again: one that is
 //! not there then, with a ledger that was, is deleted. The other way round it might be created between the two, and its
-//! first ledger be taken for a deleted stream's. A segment's record is as old as the shard's next number that is beyond it.
+//! first ledger be taken for a deleted stream's. A segment's record is as old as the shard's next number that is beyond
+//! it.
 //!
 //! A ledger is deleted at the version that was read. So one that somebody has touched since is left to the next sweep.
 //!

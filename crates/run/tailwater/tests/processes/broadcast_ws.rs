@@ -234,8 +234,8 @@ fn a_node_that_stops_says_so() {
     assert_eq!(socket.next(), Err(CloseCode::Away));
 }
 
-/// The next frame of a server that is no ping, which comes where nothing else did for a while: whether it is the last one
-/// of its message, its code, and what it carries.
+/// The next frame of a server that is no ping, which comes where nothing else did for a while: whether it is the last
+/// one of its message, its code, and what it carries.
 fn read_frame(from: &mut impl Read) -> (bool, u8, Vec<u8>) {
     loop {
         let frame = read_any_frame(from);

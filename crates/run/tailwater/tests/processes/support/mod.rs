@@ -469,7 +469,7 @@ pub fn run(command: &mut Command, input: &[u8]) -> Output {
     output
 }
 
-/// Runs a command that has half a second for its cell, until a machine that is busy has left it that; how it ended then.
+/// Runs a command that has half a second for its cell, until a busy machine has left it that; how it ended then.
 pub fn in_time(mut run: impl FnMut() -> Output) -> Output {
     const LATE: [&str; 4] =
         ["it is not known whether", "may not be set", "can't be got", "does not answer in time"];
