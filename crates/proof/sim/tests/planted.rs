@@ -50,7 +50,9 @@ are_caught! {
     a_surplus_of_an_old_source_that_stays_is_caught: SurplusCopied in "trees", ["foreign record", "but it was"];
     a_shard_that_is_held_and_never_goes_on_is_caught: ResumeNotTold in "ahead", ["not all is well"];
     a_source_that_sends_what_it_has_not_on_its_disk_is_caught:
-        AckBeforeSync in "ahead", ["more than its source has", "but it was", "foreign record"];
+        // The last one where what was durable is not, after a sync that failed.
+        AckBeforeSync in "ahead",
+        ["more than its source has", "but it was", "foreign record", "the floor goes forward only"];
     an_acknowledgement_before_the_sync_is_caught:
         AckBeforeSync in "journal", ["acknowledged and is not there"];
     names_that_are_not_synced_are_caught:
