@@ -145,27 +145,27 @@ hold! {
     broadcast / 5;
     broadcast_sharing / 5;
     broadcast_anew / 2;
-    broadcast_retention / 5;
+    broadcast_retention / 10;
     broadcast_disk / 1;
     broadcast_disk_anew / 1;
     broadcast_disk_every_io / 1;
     queue / 1;
     queue_every_io / 1;
-    cache / 1;
-    cell / 1;
-    refill / 1;
+    cache / 2;
+    cell / 2;
     // A second of a core and more, each.
-    resize / 4;
+    refill / 4;
+    resize / 10;
     loads / 20;
-    updates / 1;
+    updates / 2;
     duel / 1;
-    cluster_interval / 1;
+    cluster_interval / 4;
     // Up to twelve logs each.
-    trees / 10;
+    trees / 20;
     ahead / 10;
     // Three logs each.
     nodes / 20;
     // Minutes of virtual time, and a second of a core, each.
     lengths / 10;
-    cluster / 1;
+    cluster / 2;
 }
