@@ -31,8 +31,10 @@ use crate::rng::Rng;
 use crate::world::{Crash, Crashed, Node, Outside, World, run_on};
 
 use super::cells::{self, CellsKind};
+use super::clients::part;
 use super::cluster::{decode, draw_config, draw_stream, encode};
 use super::lives::make_data_dir;
+use super::outcome::SharedOutcome;
 use super::trees::cluster::{SimLinks, address};
 
 mod source;
@@ -69,6 +71,7 @@ struct AheadShared {
     plant: Plant,
     lives: Mutex<Vec<Option<AheadLife>>>,
     state: Mutex<AheadState>,
+    outcome: SharedOutcome,
 }
 
 #[derive(Default)]
@@ -80,27 +83,11 @@ struct AheadState {
     calm: bool,
     /// Producers end.
     stop: bool,
-    violation: Option<Violation>,
-    report: Report,
 }
 
 type SharedAhead = Arc<AheadShared>;
 
 impl AheadShared {
-    fn note(&self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
-            self.state.lock().violation.get_or_insert(violation);
-        }
-    }
-
-    fn count(&self, what: &'static str) {
-        self.state.lock().report.count(what, 1);
-    }
-
-    fn is_over(&self) -> bool {
-        self.state.lock().violation.is_some()
-    }
-
     fn life(&self, number: usize) -> Option<AheadLife> {
         if self.nodes[number].is_up() { self.lives.lock()[number].clone() } else { None }
     }
@@ -161,6 +148,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         stream_config,
         plant,
         lives: Mutex::new(vec![None; NAMES.len()]),
+        outcome: SharedOutcome::default(),
         state: Mutex::new(AheadState {
             checkers: (0..shards).map(|_| ShardChecker::new()).collect(),
             ..AheadState::default()
@@ -179,24 +167,24 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     outside.spawn("chaos", trouble(Arc::clone(&shared), rng)).detach();
     let began = world.now();
     world.run(async {
-        while world.now().since(began) < TROUBLE && !shared.is_over() {
+        while world.now().since(began) < TROUBLE && !shared.outcome.has_failed() {
             outside.sleep(Duration::from_millis(10)).await;
         }
     })?;
     shared.state.lock().calm = true;
     let well = world.run(settle(Arc::clone(&shared)))?;
-    shared.state.lock().violation.take().map_or(Ok(()), Err)?;
+    shared.outcome.take_violation()?;
     ensure(well, || shared.describe_stuck())?;
-    let mut state = shared.state.lock();
+    let state = shared.state.lock();
     let records: u64 = state.checkers.iter().map(ShardChecker::acknowledged_count).sum();
-    state.report.count("records acknowledged", records);
-    Ok(state.report.clone())
+    shared.outcome.count("records acknowledged", records);
+    Ok(shared.outcome.report())
 }
 
 /// Keeps a cluster up, for as long as the scenario lasts.
 async fn supervise(shared: SharedAhead, number: usize) {
     let node = shared.nodes[number].clone();
-    while !shared.is_over() {
+    while !shared.outcome.has_failed() {
         if !node.is_up() {
             shared.outside.sleep(Duration::from_millis(100)).await;
             node.start();
@@ -206,16 +194,16 @@ async fn supervise(shared: SharedAhead, number: usize) {
         let env = node.env_with_disk(|disk| plant.disk(disk));
         match node.run("open", open(Arc::clone(&shared), number, env)).await {
             Ok(Ok(life)) => {
-                shared.count("starts of clusters");
+                shared.outcome.count("starts of clusters", 1);
                 shared.lives.lock()[number] = Some(life);
                 node.died().await;
                 shared.lives.lock()[number] = None;
             }
             Ok(Err(_)) => {
-                shared.count("failed starts");
+                shared.outcome.count("failed starts", 1);
                 node.crash(Crash::Power);
             }
-            Err(Crashed) => shared.count("crashes while starting"),
+            Err(Crashed) => shared.outcome.count("crashes while starting", 1),
         }
     }
 }
@@ -276,7 +264,7 @@ async fn begin(shared: SharedAhead) -> Result<(), Violation> {
 /// Appends to a shard at the source; waits for the answer before it sends the next batch.
 async fn produce(shared: SharedAhead, life: AheadLife, shard: u32) {
     let env = &life.env;
-    while !shared.is_over() {
+    while !shared.outcome.has_failed() {
         env.sleep(Duration::from_micros(500 + env.random_below(20_000))).await;
         let (stream, stop) = {
             let state = shared.state.lock();
@@ -304,14 +292,14 @@ async fn produce(shared: SharedAhead, life: AheadLife, shard: u32) {
             Err(_) => Ok(()),
         };
         drop(state);
-        shared.note(checked);
+        shared.outcome.note(checked);
     }
 }
 
 /// Keeps the consumer's process up and reading.
 async fn keep_reading(shared: SharedAhead) {
     let node = shared.consumer.clone();
-    while !shared.is_over() {
+    while !shared.outcome.has_failed() {
         if !node.is_up() {
             shared.outside.sleep(Duration::from_millis(20)).await;
             node.start();
@@ -320,7 +308,7 @@ async fn keep_reading(shared: SharedAhead) {
         if node.run("consumer", read_all(Arc::clone(&shared), env)).await.is_ok() {
             return;
         }
-        shared.count("consumers killed");
+        shared.outcome.count("consumers killed", 1);
     }
 }
 
@@ -333,7 +321,7 @@ async fn read_all(shared: SharedAhead, env: Env) {
 }
 
 async fn read_shard(shared: &SharedAhead, env: &Env, tail: &TailReader, shard: u32) {
-    while !shared.is_over() {
+    while !shared.outcome.has_failed() {
         let next = Offset(shared.state.lock().checkers[shard as usize].reader_next(READER));
         let located = match (shared.life(LAST), shared.shard(shard)) {
             (Some(life), Some(id)) => {
@@ -355,11 +343,13 @@ async fn read_shard(shared: &SharedAhead, env: &Env, tail: &TailReader, shard: u
         };
         let place = Place { segment: at.segment, position: at.position };
         let mut cursor = Cursor::new(tail, id, place, at.offset, Arc::new(Waiter::default()));
-        while !shared.is_over() {
+        while !shared.outcome.has_failed() {
             match cursor.next().await {
-                Ok(entries) => shared.note(check(shared, shard, &entries)),
+                Ok(entries) => shared.outcome.note(check(shared, shard, &entries)),
                 Err(error) => {
-                    shared.note(Err(Violation::new(format!("shard {shard} can't be read on: {error}"))));
+                    shared
+                        .outcome
+                        .note(Err(Violation::new(format!("shard {shard} can't be read on: {error}"))));
                     return;
                 }
             }
@@ -379,12 +369,12 @@ fn check(shared: &AheadShared, shard: u32, entries: &Entries) -> Result<(), Viol
         life.log.tail_writer().cached(id).0 > durable
     });
     let mut state = shared.state.lock();
-    state.report.count("entries read", 1);
+    shared.outcome.count("entries read", 1);
     if cached == Some(true) {
-        state.report.count("times that the cells were ahead", 1);
+        shared.outcome.count("times that the cells were ahead", 1);
     }
     if here.is_some_and(|here| here < next) {
-        state.report.count("entries read ahead of the disk", 1);
+        shared.outcome.count("entries read ahead of the disk", 1);
     }
     let term = entries.block().segment.term.0;
     for batch in entries.batches() {
@@ -405,42 +395,36 @@ fn check(shared: &AheadShared, shard: u32, entries: &Entries) -> Result<(), Viol
 async fn trouble(shared: SharedAhead, mut rng: Rng) {
     loop {
         shared.outside.sleep(Duration::from_millis(rng.between(20, 500))).await;
-        if shared.state.lock().calm || shared.is_over() {
+        if shared.state.lock().calm || shared.outcome.has_failed() {
             return;
         }
         let any = rng.index(NAMES.len());
         let copy = 1 + rng.index(NAMES.len() - 1);
         match rng.below(12) {
             0 | 1 => {
-                shared.count("crashes of clusters");
+                shared.outcome.count("crashes of clusters", 1);
                 let how = if rng.below(2) == 0 { Crash::Process } else { Crash::Power };
                 shared.nodes[any].crash(how);
             }
             2 => {
-                shared.count("crashes of clusters at an I/O");
+                shared.outcome.count("crashes of clusters at an I/O", 1);
                 shared.nodes[any].disk().crash_at_change(Some(1 + rng.below(60)));
             }
             3..=6 => {
-                shared.count("slow disks");
+                shared.outcome.count("slow disks", 1);
                 let by = Duration::from_millis(rng.between(5, 400));
                 shared.nodes[copy].disk().slow_down_syncs(by);
             }
             7 => shared.nodes[copy].disk().slow_down_syncs(Duration::ZERO),
             8 => {
-                shared.count("failing syncs");
+                shared.outcome.count("failing syncs", 1);
                 let faults = Faults { sync: Fault::Next(1), ..Faults::default() };
                 shared.nodes[copy].disk().set_faults(faults);
             }
             9 => {
-                shared.count("partitions");
-                let (a, b) = (shared.nodes[copy - 1].clone(), shared.nodes[copy].clone());
-                shared.net.partition(&a, &b);
-                let (net, outside, ms) = (shared.net.clone(), shared.outside.clone(), rng.between(50, 3_000));
-                let heal = async move {
-                    outside.sleep(Duration::from_millis(ms)).await;
-                    net.heal(&a, &b);
-                };
-                shared.outside.spawn("heal", heal).detach();
+                shared.outcome.count("partitions", 1);
+                let lasts = Duration::from_millis(rng.between(50, 3_000));
+                part(&shared.net, &shared.outside, (&shared.nodes[copy - 1], &shared.nodes[copy]), lasts);
             }
             10 => shared.consumer.crash(Crash::Process),
             _ => {
@@ -464,7 +448,7 @@ async fn settle(shared: SharedAhead) -> bool {
         }
     }
     let began = shared.outside.now();
-    while !shared.is_over() && shared.outside.now().since(began) < RECOVERY_MAX {
+    while !shared.outcome.has_failed() && shared.outside.now().since(began) < RECOVERY_MAX {
         // Something is appended and copied, and then no more.
         if shared.outside.now().since(began) > Duration::from_secs(2) {
             shared.state.lock().stop = true;

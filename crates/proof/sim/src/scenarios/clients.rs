@@ -126,6 +126,17 @@ impl<M: Outcome> ClientSeat<M> {
     }
 }
 
+/// Parts two nodes for so long.
+pub(super) fn part(net: &Net, outside: &Outside, (a, b): (&Node, &Node), lasts: Duration) {
+    net.partition(a, b);
+    let (net, outside_too, a, b) = (net.clone(), outside.clone(), a.clone(), b.clone());
+    let heal = async move {
+        outside_too.sleep(lasts).await;
+        net.heal(&a, &b);
+    };
+    outside.spawn("heal", heal).detach();
+}
+
 /// Parts clients from backends for a while, one pair at a time, with a pause of up to so many microseconds between.
 pub(super) struct Parting<M> {
     pub(super) net: Net,

@@ -37,6 +37,7 @@ use crate::world::{Node, Outside, World, run_on};
 
 use super::cluster::{draw_config, draw_stream};
 use super::lives::make_data_dir;
+use super::outcome::SharedOutcome;
 
 use bookies::Bookies;
 use links::NodeLinks;
@@ -72,6 +73,7 @@ struct NodesShared {
     plant: Plant,
     lives: Mutex<Vec<Option<NodeLife>>>,
     state: Mutex<NodesState>,
+    outcome: SharedOutcome,
 }
 
 struct NodesState {
@@ -88,8 +90,6 @@ struct NodesState {
     calm: bool,
     /// Producers end.
     stop: bool,
-    violation: Option<Violation>,
-    report: Report,
 }
 
 type SharedNodes = Arc<NodesShared>;
@@ -113,20 +113,6 @@ impl NodesState {
 }
 
 impl NodesShared {
-    fn note(&self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
-            self.state.lock().violation.get_or_insert(violation);
-        }
-    }
-
-    fn count(&self, what: &'static str) {
-        self.state.lock().report.count(what, 1);
-    }
-
-    fn is_over(&self) -> bool {
-        self.state.lock().violation.is_some()
-    }
-
     fn drains(&self, number: usize) -> bool {
         self.state.lock().drains[number]
     }
@@ -208,6 +194,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         config,
         plant,
         lives: Mutex::new(vec![None; NAMES.len()]),
+        outcome: SharedOutcome::default(),
         state: Mutex::new(NodesState {
             stream: None,
             checkers: (0..SHARDS).map(|_| ShardChecker::new()).collect(),
@@ -217,8 +204,6 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
             drains: [false; NAMES.len()],
             calm: false,
             stop: false,
-            violation: None,
-            report: Report::default(),
         }),
     });
     for (number, node) in shared.nodes.iter().enumerate() {
@@ -233,23 +218,23 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let outside = world.outside();
     let began = world.now();
     world.run(async {
-        while world.now().since(began) < TROUBLE && !shared.is_over() {
+        while world.now().since(began) < TROUBLE && !shared.outcome.has_failed() {
             outside.sleep(Duration::from_millis(10)).await;
         }
     })?;
     shared.state.lock().calm = true;
     let well = world.run(settle(Arc::clone(&shared)))?;
-    shared.state.lock().violation.take().map_or(Ok(()), Err)?;
+    shared.outcome.take_violation()?;
     if !well {
         return Err(Violation::new(shared.describe_stuck()));
     }
-    let mut state = shared.state.lock();
+    let state = shared.state.lock();
     let records: u64 = state.checkers.iter().map(ShardChecker::acknowledged_count).sum();
     let terms: u64 = state.terms.iter().map(|term| u64::from(term.0)).sum();
-    state.report.count("records acknowledged", records);
-    state.report.count("terms", terms);
-    state.report.count("ledgers swept away", shared.bookies.swept_away());
-    Ok(state.report.clone())
+    shared.outcome.count("records acknowledged", records);
+    shared.outcome.count("terms", terms);
+    shared.outcome.count("ledgers swept away", shared.bookies.swept_away());
+    Ok(shared.outcome.report())
 }
 
 async fn open_metadata(env: Env, journal: JournalConfig) -> Result<Arc<dyn Meta>, String> {
@@ -284,13 +269,13 @@ async fn settle(shared: SharedNodes) -> bool {
     let Some(stream) = shared.stream() else { return false };
     let began = shared.outside.now();
     let before = shared.state.lock().appended.clone();
-    while !shared.is_over() && shared.outside.now().since(began) < RECOVERY_MAX {
+    while !shared.outcome.has_failed() && shared.outside.now().since(began) < RECOVERY_MAX {
         // What was meant to be mended later is mended by now.
         chaos::mend(&shared);
         let is_owned = shared.is_owned(stream);
         if shared.state.lock().is_well(is_owned, &before) {
             let took = shared.outside.now().since(began).as_millis() as u64;
-            shared.state.lock().report.count("ms until all was well", took);
+            shared.outcome.count("ms until all was well", took);
             return true;
         }
         shared.outside.sleep(Duration::from_millis(50)).await;

@@ -61,6 +61,43 @@ pub(super) trait Outcome {
     }
 }
 
+impl Outcome for Noted {
+    fn noted(&mut self) -> &mut Noted {
+        self
+    }
+}
+
+/// The same for tasks that share a whole scenario: what is noted has a lock of its own, which is held for nothing else.
+#[derive(Default)]
+pub(super) struct SharedOutcome(Mutex<Noted>);
+
+impl SharedOutcome {
+    /// See [`Outcome::count`].
+    pub(super) fn count(&self, what: &'static str, times: u64) {
+        self.0.lock().count(what, times);
+    }
+
+    /// See [`Outcome::note`].
+    pub(super) fn note(&self, result: Result<(), Violation>) {
+        self.0.lock().note(result);
+    }
+
+    /// See [`Outcome::has_failed`].
+    pub(super) fn has_failed(&self) -> bool {
+        self.0.lock().has_failed()
+    }
+
+    /// See [`Outcome::report`].
+    pub(super) fn report(&self) -> Report {
+        self.0.lock().report()
+    }
+
+    /// See [`Outcome::take_violation`].
+    pub(super) fn take_violation(&self) -> Result<(), Violation> {
+        self.0.lock().take_violation()
+    }
+}
+
 /// Runs a client as a task of `env`, and counts it while it does.
 pub(super) fn spawn_client<M: Outcome + Send + 'static>(
     env: &Env,

@@ -35,6 +35,7 @@ use crate::world::{Node, Outside, World, run_on};
 
 use super::cluster::{draw_config, draw_stream};
 use super::lives::make_data_dir;
+use super::outcome::SharedOutcome;
 
 /// How long things go wrong.
 const TROUBLE: Duration = Duration::from_secs(12);
@@ -82,6 +83,7 @@ struct TreesShared {
     plant: Plant,
     lives: Mutex<Vec<Option<ClusterLife>>>,
     state: Mutex<TreesState>,
+    outcome: SharedOutcome,
 }
 
 /// What holds between two forced moves of the source.
@@ -105,27 +107,11 @@ struct TreesState {
     calm: bool,
     /// Producers end.
     stop: bool,
-    violation: Option<Violation>,
-    report: Report,
 }
 
 type Trees = Arc<TreesShared>;
 
 impl TreesShared {
-    fn note(&self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
-            self.state.lock().violation.get_or_insert(violation);
-        }
-    }
-
-    fn count(&self, what: &'static str) {
-        self.state.lock().report.count(what, 1);
-    }
-
-    fn is_over(&self) -> bool {
-        self.state.lock().violation.is_some()
-    }
-
     fn life(&self, number: usize) -> Option<ClusterLife> {
         if self.nodes[number].is_up() { self.lives.lock()[number].clone() } else { None }
     }
@@ -167,7 +153,7 @@ impl TreesShared {
         };
         let copies = life.copies.clone();
         let placed = run_on(&life.env, "place", async move { copies.place(&request).await }).await?;
-        self.count("plans");
+        self.outcome.count("plans", 1);
         placed.ok().map(|plan| (plan.moves, plan.number))
     }
 }
@@ -192,6 +178,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         stream_config,
         plant,
         lives: Mutex::new(vec![None; clusters]),
+        outcome: SharedOutcome::default(),
         state: Mutex::new(TreesState {
             lineages: BTreeMap::from([(
                 0,
@@ -213,23 +200,23 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 
     let began = world.now();
     world.run(async {
-        while world.now().since(began) < TROUBLE && !shared.is_over() {
+        while world.now().since(began) < TROUBLE && !shared.outcome.has_failed() {
             outside.sleep(Duration::from_millis(10)).await;
         }
     })?;
     shared.state.lock().calm = true;
     let well = world.run(settle(Arc::clone(&shared)))?;
-    shared.state.lock().violation.take().map_or(Ok(()), Err)?;
+    shared.outcome.take_violation()?;
     if !well {
         let answers = world.run(shared.answers_to_the_plan())?;
         return Err(Violation::new(format!("{}{answers}", shared.describe_stuck())));
     }
-    let mut state = shared.state.lock();
+    let state = shared.state.lock();
     let last = state.lineages.values().flat_map(|lineage| &lineage.checkers);
     let records: u64 = last.map(ShardChecker::acknowledged_count).sum();
-    state.report.count("records acknowledged", records);
-    state.report.count("clusters", clusters as u64);
-    Ok(state.report.clone())
+    shared.outcome.count("records acknowledged", records);
+    shared.outcome.count("clusters", clusters as u64);
+    Ok(shared.outcome.report())
 }
 
 /// All clusters run, the first one has the stream and knows the others, which all get copies from it.
@@ -258,7 +245,7 @@ async fn settle(shared: Trees) -> bool {
     chaos::mend(&shared).await;
     let began = shared.outside.now();
     let mut plan = None;
-    while !shared.is_over() && shared.outside.now().since(began) < RECOVERY_MAX {
+    while !shared.outcome.has_failed() && shared.outside.now().since(began) < RECOVERY_MAX {
         if plan.is_none() {
             plan = shared.place(&chaos::last_tree(&shared)).await;
         }
@@ -272,7 +259,7 @@ async fn settle(shared: Trees) -> bool {
         }
         if plan.is_some() && shared.state.lock().stop && shared.is_complete(plan) {
             let took = shared.outside.now().since(began).as_millis() as u64;
-            shared.state.lock().report.count("ms until all was well", took);
+            shared.outcome.count("ms until all was well", took);
             return true;
         }
         shared.outside.sleep(Duration::from_millis(20)).await;

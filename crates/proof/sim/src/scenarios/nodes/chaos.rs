@@ -14,7 +14,7 @@ use super::{NAMES, SharedNodes};
 pub(super) async fn trouble(shared: SharedNodes, mut rng: Rng) {
     loop {
         shared.outside.sleep(Duration::from_millis(rng.between(50, 1_200))).await;
-        if shared.state.lock().calm || shared.is_over() {
+        if shared.state.lock().calm || shared.outcome.has_failed() {
             return;
         }
         let node = rng.index(NAMES.len());
@@ -22,12 +22,12 @@ pub(super) async fn trouble(shared: SharedNodes, mut rng: Rng) {
         let lasts = Duration::from_millis(rng.between(100, 5_000));
         match rng.below(12) {
             0 | 1 => {
-                shared.count("crashes of nodes");
+                shared.outcome.count("crashes of nodes", 1);
                 let how = if rng.below(2) == 0 { Crash::Process } else { Crash::Power };
                 shared.nodes[node].crash(how);
             }
             2..=4 => {
-                shared.count("pauses of nodes");
+                shared.outcome.count("pauses of nodes", 1);
                 shared.nodes[node].pause();
                 later(&shared, lasts, move |shared| shared.nodes[node].resume());
             }
@@ -44,7 +44,7 @@ pub(super) async fn trouble(shared: SharedNodes, mut rng: Rng) {
                 cut_off.for_each(|bookie| cut(&shared, node, LinkPlace::Bookie(bookie), lasts));
             }
             _ => {
-                shared.count("drains");
+                shared.outcome.count("drains", 1);
                 shared.state.lock().drains[node] = true;
                 later(&shared, lasts, move |shared| shared.state.lock().drains[node] = false);
             }
@@ -53,11 +53,9 @@ pub(super) async fn trouble(shared: SharedNodes, mut rng: Rng) {
 }
 
 fn cut(shared: &SharedNodes, node: usize, place: LinkPlace, lasts: Duration) {
-    shared.count(if place == LinkPlace::Metadata {
-        "nodes cut from metadata"
-    } else {
-        "nodes cut from bookies"
-    });
+    let what =
+        if place == LinkPlace::Metadata { "nodes cut from metadata" } else { "nodes cut from bookies" };
+    shared.outcome.count(what, 1);
     shared.links.cut(node, place);
     later(shared, lasts, move |shared| shared.links.mend(node, place));
 }

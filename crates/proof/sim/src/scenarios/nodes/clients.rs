@@ -24,7 +24,7 @@ fn next_node(rng: &mut Rng, last: Option<usize>) -> usize {
 /// Appends to a shard; waits for the answer before it sends the next batch. What was not answered is not sent again.
 pub(super) async fn produce(shared: SharedNodes, shard: u32, mut rng: Rng) {
     let mut last = None;
-    while !shared.is_over() && !shared.state.lock().stop {
+    while !shared.outcome.has_failed() && !shared.state.lock().stop {
         shared.outside.sleep(Duration::from_micros(rng.between(2_000, 60_000))).await;
         let node = next_node(&mut rng, last.take());
         let (Some(life), Some(stream)) = (shared.life(node), shared.stream()) else { continue };
@@ -56,25 +56,25 @@ pub(super) async fn produce(shared: SharedNodes, shard: u32, mut rng: Rng) {
                 let checker = &mut state.checkers[shard as usize];
                 let checked = checked.and(checker.acknowledged(appended.base_offset.0, &identities, term.0));
                 state.appended[shard as usize] += 1;
-                state.report.count("appends", 1);
+                shared.outcome.count("appends", 1);
                 drop(state);
-                shared.note(checked);
+                shared.outcome.note(checked);
             }
             Some(Some(Err(AppendError::NotOwner | AppendError::NoStream))) => {
-                state.report.count("appends to another's shard", 1);
+                shared.outcome.count("appends to another's shard", 1);
             }
             Some(Some(Err(AppendError::Damaged(why)))) => {
                 drop(state);
-                shared.note(Err(Violation::new(format!("shard {shard} is damaged: {why}"))));
+                shared.outcome.note(Err(Violation::new(format!("shard {shard} is damaged: {why}"))));
             }
             Some(Some(Err(error))) if error.is_retriable() => {
-                state.report.count("appends lost or refused", 1);
+                shared.outcome.count("appends lost or refused", 1);
             }
             Some(Some(Err(error))) => {
                 drop(state);
-                shared.note(Err(Violation::new(format!("a correct append was refused: {error}"))));
+                shared.outcome.note(Err(Violation::new(format!("a correct append was refused: {error}"))));
             }
-            Some(None) | None => state.report.count("appends without an answer", 1),
+            Some(None) | None => shared.outcome.count("appends without an answer", 1),
         }
     }
 }
@@ -83,7 +83,7 @@ pub(super) async fn produce(shared: SharedNodes, shard: u32, mut rng: Rng) {
 pub(super) async fn consume(shared: SharedNodes, shard: u32, mut rng: Rng) {
     let mut last = None;
     let mut began_late = false;
-    while !shared.is_over() {
+    while !shared.outcome.has_failed() {
         shared.outside.sleep(Duration::from_micros(rng.between(2_000, 60_000))).await;
         let reader = if shared.state.lock().stop && rng.below(2) == 0 { LATE } else { 0 };
         let next = {
@@ -117,7 +117,7 @@ pub(super) async fn consume(shared: SharedNodes, shard: u32, mut rng: Rng) {
             Some(Some(Err(error))) => Err(Violation::new(format!("it can't be read at {next}: {error}"))),
         };
         let told = |violation| Violation::new(format!("at {}, shard {shard}: {violation}", NAMES[node]));
-        shared.note(checked.map_err(told));
+        shared.outcome.note(checked.map_err(told));
     }
 }
 
@@ -141,7 +141,7 @@ fn check(shared: &SharedNodes, reader: u64, shard: u32, fetched: &Fetched) -> Re
             let identity = record.value.and_then(decode);
             let identity = identity.ok_or_else(|| damaged(&format!("a record at {offset}")))?;
             checker.read(reader, offset, identity, term)?;
-            state.report.count("records read", 1);
+            shared.outcome.count("records read", 1);
         }
     }
     Ok(())

@@ -30,24 +30,24 @@ const SWEEP_EVERY: Duration = Duration::from_millis(600);
 /// Keeps a node up, for as long as the scenario lasts.
 pub(super) async fn supervise(shared: SharedNodes, number: usize) {
     let node = shared.nodes[number].clone();
-    while !shared.is_over() {
+    while !shared.outcome.has_failed() {
         if !node.is_up() {
             shared.outside.sleep(Duration::from_millis(200)).await;
             node.start();
         }
         match node.run("open", open(Arc::clone(&shared), number, node.env())).await {
             Ok(Ok(life)) => {
-                shared.count("starts of nodes");
+                shared.outcome.count("starts of nodes", 1);
                 shared.lives.lock()[number] = Some(life);
                 node.died().await;
                 shared.lives.lock()[number] = None;
             }
             // It does not reach the metadata.
             Ok(Err(_)) => {
-                shared.count("starts in vain");
+                shared.outcome.count("starts in vain", 1);
                 node.crash(Crash::Process);
             }
-            Err(Crashed) => shared.count("crashes while starting"),
+            Err(Crashed) => shared.outcome.count("crashes while starting", 1),
         }
     }
 }
@@ -100,7 +100,7 @@ async fn share(shared: SharedNodes, link: NodeLink, log: Log, mut sharing: Shard
         loop {
             let there = members.borrow_and_update().clone();
             if there.contains(&me()) && sharing.look(&there).await.is_err() {
-                shared.count("looks that failed");
+                shared.outcome.count("looks that failed", 1);
             }
             tokio::select! {
                 biased;

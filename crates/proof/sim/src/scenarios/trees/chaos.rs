@@ -10,6 +10,7 @@ use tailwater_format::{Offset, ShardNumber};
 use crate::checkers::Violation;
 use crate::net::Weather;
 use crate::rng::Rng;
+use crate::scenarios::clients::part;
 use crate::world::{Crash, run_on};
 
 use super::{CYCLE_MAX, Lineage, NAMES, STREAM, Trees, TreesShared};
@@ -18,34 +19,28 @@ use super::{CYCLE_MAX, Lineage, NAMES, STREAM, Trees, TreesShared};
 pub(super) async fn trouble(shared: Trees, mut rng: Rng) {
     loop {
         shared.outside.sleep(Duration::from_millis(rng.between(20, 600))).await;
-        if shared.state.lock().calm || shared.is_over() {
+        if shared.state.lock().calm || shared.outcome.has_failed() {
             return;
         }
         let any = rng.index(shared.nodes.len());
         let other = (any + 1 + rng.index(shared.nodes.len() - 1)) % shared.nodes.len();
         match rng.below(20) {
             0..=2 => {
-                shared.count("crashes of clusters");
+                shared.outcome.count("crashes of clusters", 1);
                 let how = if rng.below(2) == 0 { Crash::Process } else { Crash::Power };
                 shared.nodes[any].crash(how);
             }
             3 => {
-                shared.count("crashes of clusters at an I/O");
+                shared.outcome.count("crashes of clusters at an I/O", 1);
                 shared.nodes[any].disk().crash_at_change(Some(1 + rng.below(60)));
             }
             4 | 5 => {
-                shared.count("partitions");
-                let (a, b) = (shared.nodes[any].clone(), shared.nodes[other].clone());
-                shared.net.partition(&a, &b);
-                let (net, outside, ms) = (shared.net.clone(), shared.outside.clone(), rng.between(50, 9_000));
-                let heal = async move {
-                    outside.sleep(Duration::from_millis(ms)).await;
-                    net.heal(&a, &b);
-                };
-                shared.outside.spawn("heal", heal).detach();
+                shared.outcome.count("partitions", 1);
+                let lasts = Duration::from_millis(rng.between(50, 9_000));
+                part(&shared.net, &shared.outside, (&shared.nodes[any], &shared.nodes[other]), lasts);
             }
             6 => {
-                shared.count("slow links");
+                shared.outcome.count("slow links", 1);
                 let extra = Duration::from_millis(rng.below(3) * rng.below(150));
                 shared.net.slow_down(&shared.nodes[any], &shared.nodes[other], extra);
             }
@@ -97,7 +92,7 @@ fn move_in_order(shared: &Trees, to: usize) {
         if let Some(Ok(_)) =
             run_on(&life.env, "move", async move { copies.move_source(STREAM, NAMES[to]).await }).await
         {
-            shared.count("moves of the source");
+            shared.outcome.count("moves of the source", 1);
         }
     };
     outside.spawn("move", moving).detach();
@@ -126,7 +121,7 @@ impl TreesShared {
         if state.lineages.contains_key(&fork.lineage) {
             return;
         }
-        state.report.count("forced moves of the source", 1);
+        self.outcome.count("forced moves of the source", 1);
         let parent = state.lineages[&before].clone();
         let pairs = parent.checkers.iter().zip(&fork.ends);
         let checkers = pairs.map(|(checker, end)| checker.forked(end.0)).collect();
@@ -155,7 +150,7 @@ async fn truncate(shared: &Trees, rng: &mut Rng) {
     let log = life.log.clone();
     let truncating = async move { log.truncate(STREAM, ShardNumber(shard), Offset(before)).await };
     if let Some(Ok(_)) = run_on(&life.env, "truncate", truncating).await {
-        shared.count("truncations");
+        shared.outcome.count("truncations", 1);
     }
 }
 
@@ -170,7 +165,7 @@ async fn empty(shared: &Trees, number: usize) {
     let log = life.log.clone();
     let deleted = run_on(&life.env, "delete", async move { log.delete_stream(STREAM).await }).await;
     if let Some(Ok(())) = deleted {
-        shared.count("copies emptied");
+        shared.outcome.count("copies emptied", 1);
     }
 }
 
@@ -194,7 +189,7 @@ async fn cycle(shared: &Trees, rng: &mut Rng) {
     let placed = shared.place(&second).await;
     let makes_a_cycle = || placed.is_some() && shared.hop(x).is_some_and(|(from, _)| from == NAMES[y]);
     if within(shared, Duration::from_secs(6), makes_a_cycle).await {
-        shared.count("cycles of two plans");
+        shared.outcome.count("cycles of two plans", 1);
         shared.outside.sleep(CYCLE_MAX).await;
         for _ in 0..30 {
             let copies = |number: usize, from: usize| {
@@ -203,7 +198,7 @@ async fn cycle(shared: &Trees, rng: &mut Rng) {
             if copies(x, y) && copies(y, x) {
                 let what =
                     "each of two clusters copies from the other, and has for a second: no cycle is dissolved";
-                shared.note(Err(Violation::new(what)));
+                shared.outcome.note(Err(Violation::new(what)));
             }
             shared.outside.sleep(Duration::from_millis(50)).await;
         }
@@ -215,7 +210,7 @@ async fn cycle(shared: &Trees, rng: &mut Rng) {
 async fn within(shared: &Trees, most: Duration, is_so: impl Fn() -> bool) -> bool {
     let began = shared.outside.now();
     while !is_so() {
-        if shared.outside.now().since(began) > most || shared.is_over() {
+        if shared.outside.now().since(began) > most || shared.outcome.has_failed() {
             return false;
         }
         shared.outside.sleep(Duration::from_millis(20)).await;
@@ -240,7 +235,8 @@ pub(super) async fn mend(shared: &Trees) {
     for node in &shared.nodes {
         node.disk().crash_at_change(None);
     }
-    while (0..shared.nodes.len()).any(|number| shared.life(number).is_none()) && !shared.is_over() {
+    while (0..shared.nodes.len()).any(|number| shared.life(number).is_none()) && !shared.outcome.has_failed()
+    {
         shared.outside.sleep(Duration::from_millis(5)).await;
     }
 }

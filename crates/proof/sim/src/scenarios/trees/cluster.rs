@@ -44,7 +44,7 @@ impl ClusterLinks for SimLinks {
 /// Keeps a cluster up, for as long as the scenario lasts.
 pub(super) async fn supervise(shared: Trees, number: usize) {
     let node = shared.nodes[number].clone();
-    while !shared.is_over() {
+    while !shared.outcome.has_failed() {
         if !node.is_up() {
             shared.outside.sleep(Duration::from_millis(200)).await;
             node.start();
@@ -52,19 +52,19 @@ pub(super) async fn supervise(shared: Trees, number: usize) {
         let env = node.env();
         match node.run("open", open(Arc::clone(&shared), number, env.clone())).await {
             Ok(Ok(life)) => {
-                shared.count("starts of clusters");
+                shared.outcome.count("starts of clusters", 1);
                 shared.lives.lock()[number] = Some(life);
                 node.died().await;
                 shared.lives.lock()[number] = None;
             }
             // Its disk has failed it on the way down.
-            Ok(Err(_)) if !node.is_up() => shared.count("crashes while starting"),
+            Ok(Err(_)) if !node.is_up() => shared.outcome.count("crashes while starting", 1),
             Ok(Err(why)) => {
                 let why = format!("the cluster {} can't start: {why}", NAMES[number]);
-                shared.note(Err(Violation::new(why)));
+                shared.outcome.note(Err(Violation::new(why)));
                 node.crash(Crash::Power);
             }
-            Err(Crashed) => shared.count("crashes while starting"),
+            Err(Crashed) => shared.outcome.count("crashes while starting", 1),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::{ClusterLife, LATE, NAMES, Trees, TreesState, shard_id};
 pub(super) async fn consume(shared: Trees, number: usize, life: ClusterLife, shard: u32) {
     let mut reader = number as u64;
     let mut began_late = None;
-    while !shared.is_over() {
+    while !shared.outcome.has_failed() {
         life.env.sleep(Duration::from_micros(1_000 + life.env.random_below(50_000))).await;
         let (stream, stop) = {
             let state = shared.state.lock();
@@ -39,7 +39,7 @@ pub(super) async fn consume(shared: Trees, number: usize, life: ClusterLife, sha
         let checked = match fetched {
             Ok(fetched) => check(&shared, lineage, reader, shard, &fetched),
             Err(ReadError::Truncated { log_start }) => {
-                shared.count("consumers told of a removal");
+                shared.outcome.count("consumers told of a removal", 1);
                 shared.state.lock().checker(lineage, shard).reader_truncated(reader, log_start.0)
             }
             // Its copy is not there, or is not so far, or a part of it was just cut off.
@@ -51,7 +51,7 @@ pub(super) async fn consume(shared: Trees, number: usize, life: ClusterLife, sha
             ) => Ok(()),
             Err(error) => Err(Violation::new(format!("shard {shard} can't be read at {next}: {error}"))),
         };
-        shared.note(checked.map_err(|violation| {
+        shared.outcome.note(checked.map_err(|violation| {
             Violation::new(format!("in {}, shard {shard}: {violation}", NAMES[number]))
         }));
     }
@@ -78,7 +78,7 @@ fn check(shared: &Trees, lineage: u64, reader: u64, shard: u32, fetched: &Fetche
             state.checker(lineage, shard).read(reader, offset, identity, term)?;
             let known = *state.terms(lineage).entry((shard, offset)).or_insert(term);
             ensure(known == term, || format!("offset {offset} is of term {term}, and elsewhere of {known}"))?;
-            state.report.count("records read", 1);
+            shared.outcome.count("records read", 1);
         }
     }
     Ok(())

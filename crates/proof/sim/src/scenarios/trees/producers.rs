@@ -13,7 +13,7 @@ use super::{ClusterLife, Trees, TreesState};
 /// Appends to a shard as long as this cluster has the source; waits for the answer before it sends the next batch.
 pub(super) async fn produce(shared: Trees, number: usize, life: ClusterLife, shard: u32) {
     let (env, log) = (&life.env, &life.log);
-    while !shared.is_over() {
+    while !shared.outcome.has_failed() {
         env.sleep(Duration::from_micros(1_000 + env.random_below(60_000))).await;
         let (stream, stop) = {
             let state = shared.state.lock();
@@ -44,7 +44,7 @@ pub(super) async fn produce(shared: Trees, number: usize, life: ClusterLife, sha
             Err(_) => Ok(()),
         };
         drop(state);
-        shared.note(checked);
+        shared.outcome.note(checked);
     }
 }
 
