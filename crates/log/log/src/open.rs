@@ -48,7 +48,7 @@ use crate::refill::refill;
 use crate::scan::{Scan, read_error};
 use crate::shard::{FoundContent, Recovered, SegmentsFound, recover};
 use crate::share::{ShardOwner, SharedShards};
-use crate::stream::{PREFIX, ProducersRecord, SegmentRecord, ShardRecord, StreamRecord};
+use crate::stream::{PREFIX, ProducersRecord, SegmentRecord, StreamRecord};
 use crate::sweep::LogSweeping;
 
 /// How a log works.
@@ -370,7 +370,7 @@ impl Log {
         let inner = &*self.inner;
         let KnownShard { record, version, segments, producers, truncated } = known;
         let segments = segments.into_values().collect();
-        let record = ShardRecord { next_segment: record.next_segment.max(stream.numbers_from), ..record };
+        let record = stream.numbered(record);
         let mut recovered = recover(shard, record, version, segments, &found, inner.env.wall_ms())
             .map_err(|why| LogOpenError::Inconsistent { shard, why })?;
         recovered.truncated = truncated.into_values().collect();

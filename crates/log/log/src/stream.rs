@@ -476,6 +476,11 @@ fn decode<M: Message + Default>(key: &str, value: &[u8]) -> Result<M, StreamReco
 }
 
 impl StreamRecord {
+    /// What is recorded of one of its shards, with no segment number below the stream's first one to be used next.
+    pub(crate) fn numbered(&self, record: ShardRecord) -> ShardRecord {
+        ShardRecord { next_segment: record.next_segment.max(self.numbers_from), ..record }
+    }
+
     /// The value to store.
     pub fn encode(&self) -> Bytes {
         let config = &self.config;

@@ -72,8 +72,7 @@ pub struct Recovered {
 impl Recovered {
     /// A shard of `stream` that has nothing yet.
     pub(crate) fn fresh(stream: &StreamRecord) -> Self {
-        let record = ShardRecord { next_segment: stream.numbers_from, ..ShardRecord::default() };
-        Self { record, ..Self::default() }
+        Self { record: stream.numbered(ShardRecord::default()), ..Self::default() }
     }
 
     /// The term of a source that was moved here goes up to where its next one begins. Its copies' terms do not.

@@ -79,22 +79,17 @@ impl Swept {
 
     fn tell(&mut self, ledger: &SweptLedger) -> anyhow::Result<()> {
         let SweptLedger { ledger: number, segment, outcome } = ledger;
-        match outcome {
-            SweepOutcome::LeftOver(_) => self.left_over += 1,
-            SweepOutcome::Kept(KeptWhy::Named) => self.named += 1,
-            SweepOutcome::OfAnotherCluster | SweepOutcome::OfAnotherProgram => self.others += 1,
-            _ => self.told += 1,
-        }
+        let (count, has_row) = match outcome {
+            SweepOutcome::LeftOver(_) => (&mut self.left_over, true),
+            SweepOutcome::Kept(KeptWhy::Named) => (&mut self.named, false),
+            SweepOutcome::OfAnotherCluster | SweepOutcome::OfAnotherProgram => (&mut self.others, false),
+            _ => (&mut self.told, true),
+        };
+        *count += 1;
         if self.output == Format::Json {
             return output::print_json(&self.document(ledger));
         }
-        let is_counted = matches!(
-            outcome,
-            SweepOutcome::Kept(KeptWhy::Named)
-                | SweepOutcome::OfAnotherCluster
-                | SweepOutcome::OfAnotherProgram
-        );
-        if !is_counted {
+        if has_row {
             let segment = segment.map_or("-".to_owned(), |segment| segment.to_string());
             self.table.add_row([
                 number.to_string(),
