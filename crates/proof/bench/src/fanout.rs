@@ -92,6 +92,10 @@ pub struct Args {
     /// as often as each shard is given 8 records, from 5,000 to 30,000.
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..))]
     every_us: Option<u64>,
+    /// Niceness of the producer, from -20, which goes first, to 19. Readers that share its processors hold back any
+    /// application there; with -10 it goes before them, as the node and the cells do.
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
+    producer_nice: i32,
     /// The least time between two looks of a reader for lengths, in microseconds, rounded up to the next tick of a
     /// millisecond. 0 is a look at every wake-up. By default 250 for readers of 50 consumers or more, 5,000 where
     /// consumers are crowded, and 0 for others.
@@ -366,6 +370,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
                 requests_in_flight: args.target.requests_in_flight,
             },
             every_us: pace.every_us,
+            nice: args.producer_nice,
             tick_ms: 500,
             ..ProducerConfig::new(args.shards, args.rate(), args.message_bytes(), duration)
         }),

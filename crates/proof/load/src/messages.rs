@@ -160,6 +160,8 @@ pub struct ProducerConfig {
     pub gathering: Gathering,
     /// How often records that are due are sent.
     pub every_us: u64,
+    /// Its niceness, from -20 to 19; 0 is that of any application.
+    pub nice: i32,
     /// Time that counts.
     pub duration_ms: u64,
     /// How often to tell of progress.
@@ -180,6 +182,7 @@ impl ProducerConfig {
             spread: Spread::RoundRobin,
             gathering: Gathering::default(),
             every_us: 1_000,
+            nice: 0,
             duration_ms: duration.as_millis() as u64,
             tick_ms: 100,
         }

@@ -30,7 +30,12 @@ pub fn run() -> anyhow::Result<()> {
             let running = runtime.spawn(reading::run(config, orders));
             runtime.block_on(running)?
         }
-        ProcessRole::Producer(config) => alone(appending::run(config, orders)),
+        ProcessRole::Producer(config) => {
+            // Of this thread, and of those that it starts for its connections.
+            rustix::process::setpriority_process(None, config.nice)
+                .with_context(|| format!("the producer may not have niceness {}", config.nice))?;
+            alone(appending::run(config, orders))
+        }
     })
 }
 

@@ -237,7 +237,11 @@ fn priority() -> Check {
     // Back, which everybody may.
     let _ = rustix::process::setpriority_process(None, before);
     match allowed {
-        true => Check::new(NAME, DoctorVerdict::Ok, format!("a node may have niceness {NICE}")),
+        true => Check::new(
+            NAME,
+            DoctorVerdict::Ok,
+            format!("a node may have niceness {NICE}; a producer beside many readers is held back less with it, too: nice -n {NICE}"),
+        ),
         false => Check::new(NAME, DoctorVerdict::Warn, format!("a node may not have niceness {NICE}")).mend(
             "where readers take all processors, appends wait behind them: LimitNICE=-10 in the systemd unit (or `Nice=-10`), \
              `--ulimit nice=30` or `--cap-add SYS_NICE` for a container",
