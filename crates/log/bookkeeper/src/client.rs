@@ -62,7 +62,7 @@ pub struct LedgerOptions {
     pub digest: DigestKind,
     /// Who knows it may write, read and fence the ledger.
     pub password: Bytes,
-    /// What is kept with the ledger.
+    /// What is kept with the ledger. [`crate::MIN_REGIONS_KEY`] says where its bookies have to be.
     pub custom: BTreeMap<String, Bytes>,
 }
 
@@ -126,24 +126,29 @@ impl BookKeeper {
         self.times
     }
 
-    /// Bookies that a ledger with these quorums may be on at this moment.
+    /// Bookies that a ledger with these quorums may be on at this moment, if bookies are at `places`.
     ///
     /// # Errors
     /// `TooFewBookies`, `Regions`; those of ZooKeeper.
-    pub async fn choose(&self, quorums: Quorums) -> Result<Vec<BookieId>, LedgerFault> {
+    pub async fn choose(
+        &self,
+        quorums: Quorums,
+        places: &BookiePlaces,
+    ) -> Result<Vec<BookieId>, LedgerFault> {
         let bookies = self.ledgers.bookies().await?;
         let (have, need) = (bookies.len(), quorums.ensemble());
         if have < need {
             return Err(LedgerFault::TooFewBookies { have, need });
         }
         let mut choice = Choice::new(self.env.random_u64());
-        let chosen = self.places.choose(quorums, bookies, &mut choice);
-        chosen.ok_or(LedgerFault::Regions { quorums, regions: self.places.regions_min })
+        let (regions, have) = (places.min_regions, places.regions(&bookies));
+        let chosen = places.choose(quorums, bookies, &mut choice);
+        chosen.ok_or(LedgerFault::Regions { quorums, regions, have })
     }
 
     /// Creates a ledger, and opens it for writing.
     pub async fn create(&self, options: &LedgerOptions) -> Result<LedgerWriter, LedgerFault> {
-        let ensemble = self.choose(options.quorums).await?;
+        let ensemble = self.choose(options.quorums, &self.places.of_ledger(&options.custom)).await?;
         let mut metadata = LedgerMetadata::new(options.quorums, ensemble, options.digest, &options.password);
         metadata.custom = options.custom.clone();
         metadata.created_ms = Some(self.env.wall_ms());
@@ -161,6 +166,7 @@ impl BookKeeper {
     /// Shuts the writer of a ledger out, finds its end and closes it there. A closed ledger stays as it is.
     pub async fn recover(&self, ledger: LedgerId, password: &[u8]) -> Result<LedgerMetadata, LedgerFault> {
         let versioned = self.read_checked(ledger, password).await?;
+        let places = self.places.of_ledger(&versioned.metadata.custom);
         let times = RecoverTimes {
             patience: self.times.recovery,
             pause: self.times.pause.min(self.times.speculative),
@@ -168,7 +174,7 @@ impl BookKeeper {
         let mut effects = Vec::new();
         let (seed, now) = (self.env.random_u64(), self.env.now());
         let mut recoverer = Recoverer::new(ledger, versioned, times, seed, now, &mut effects);
-        recoverer.place(self.places.clone());
+        recoverer.place(places);
         let mut driver = StepDriver::new(self, ledger);
         loop {
             driver.carry_out(&mut effects);

@@ -70,7 +70,7 @@ pub use check::{BadCopy, CopyFault, LedgerCheck};
 pub use client::{BookKeeper, LedgerOptions, LedgerTimes};
 pub use ids::{BookieId, EntryId, LedgerId, Quorums};
 pub use metadata::{LedgerMetadata, LedgerStatus, MetadataFault};
-pub use placement::{BookiePlace, BookiePlaceFault, BookiePlaces};
+pub use placement::{BookiePlace, BookiePlaceFault, BookiePlaces, MIN_REGIONS_KEY};
 pub use protocol::BookieError;
 pub use reader::LedgerReader;
 pub use security::{BookieSecurity, LedgersSecurity};

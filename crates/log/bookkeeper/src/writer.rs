@@ -47,11 +47,12 @@ impl LedgerWriter {
     pub(crate) fn start(client: &BookKeeper, ledger: LedgerId, versioned: VersionedMetadata) -> Self {
         let (commands, received) = mpsc::channel(IN_FLIGHT_ENTRIES_MAX);
         let metadata = Arc::new(Mutex::new(versioned.metadata.clone()));
+        let places = client.places().of_ledger(&versioned.metadata.custom);
         let times =
             AppendTimes { entry: client.times().entry, pause: client.times().pause, lac: client.times().lac };
         let env = client.env();
         let appender = LedgerAppender::new(ledger, versioned, times, env.random_u64(), env.now())
-            .with_places(client.places().clone());
+            .with_places(places);
         let run = Writing {
             client: client.clone(),
             driver: StepDriver::new(client, ledger),

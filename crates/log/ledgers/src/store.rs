@@ -149,7 +149,12 @@ impl LedgersShared {
 
 /// The copies as BookKeeper has them.
 fn quorums_of(decided: DecidedCopies) -> Result<Quorums, StoreError> {
-    let DecidedCopies { ensemble, write_quorum, ack_quorum } = decided;
+    let DecidedCopies { ensemble, write_quorum, ack_quorum, min_regions } = decided;
+    if min_regions > ack_quorum {
+        return Err(StoreError::Copies(format!(
+            "an ack quorum of {ack_quorum} is not in {min_regions} regions: ask for more copies, or for fewer regions"
+        )));
+    }
     Quorums::new(ensemble as usize, write_quorum as usize, ack_quorum as usize).ok_or_else(|| {
         StoreError::Copies(format!(
             "an ensemble of {ensemble} bookies, a write quorum of {write_quorum} and an ack quorum of {ack_quorum} are not in \
@@ -279,7 +284,8 @@ impl StoreContract for LedgerStore {
         let of = self.shared.quorums;
         let [ensemble, write_quorum, ack_quorum] =
             [of.ensemble(), of.write(), of.ack()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-        DecidedCopies { ensemble, write_quorum, ack_quorum }.unless(wanted)
+        let min_regions = u32::try_from(self.shared.client.places().min_regions.max(1)).unwrap_or(u32::MAX);
+        DecidedCopies { ensemble, write_quorum, ack_quorum, min_regions }.unless(wanted)
     }
 
     fn places(&self) -> Option<u32> {
@@ -289,8 +295,10 @@ impl StoreContract for LedgerStore {
 
     fn check_copies(&self, wanted: SegmentCopies) -> FromStore<'_, ()> {
         Box::pin(async move {
-            let quorums = quorums_of(self.decided(wanted))?;
-            let chosen = self.shared.client.choose(quorums).await;
+            let decided = self.decided(wanted);
+            let quorums = quorums_of(decided)?;
+            let places = self.shared.client.places().wanting(decided.min_regions as usize);
+            let chosen = self.shared.client.choose(quorums, &places).await;
             chosen.map(drop).map_err(|fault| match fault {
                 LedgerFault::TooFewBookies { have, need } => StoreError::Copies(format!(
                     "{need} bookies are to have each segment, and {have} take entries"
@@ -307,7 +315,8 @@ impl StoreContract for LedgerStore {
         copies: SegmentCopies,
         watch: Arc<dyn SegmentWatch>,
     ) -> Result<(), StoreError> {
-        let quorums = quorums_of(self.decided(copies))?;
+        let decided = self.decided(copies);
+        let (quorums, min_regions) = (quorums_of(decided)?, decided.min_regions as usize);
         let previous = {
             let newest = self.newest.lock();
             let newest = newest.get(&id.shard);
@@ -330,7 +339,8 @@ impl StoreContract for LedgerStore {
         self.segments.lock().insert(id, Arc::clone(&held));
         let shared = Arc::clone(&self.shared);
         let held_too = Arc::clone(&held);
-        let writing = SegmentWriting { shared, held: held_too, quorums, previous, commands: received, watch };
+        let writing =
+            SegmentWriting { shared, held: held_too, quorums, min_regions, previous, commands: received, watch };
         *held.task.lock() = Some(self.shared.env.spawn("ledger-segment", writing.run()));
         Ok(())
     }

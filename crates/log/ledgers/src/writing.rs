@@ -57,6 +57,8 @@ pub(crate) struct SegmentWriting {
     pub(crate) shared: Arc<LedgersShared>,
     pub(crate) held: Arc<HeldSegment>,
     pub(crate) quorums: Quorums,
+    /// Regions that every ack quorum is to be in.
+    pub(crate) min_regions: usize,
     /// The shard's segment before it, if that may not be settled.
     pub(crate) previous: Option<Arc<HeldSegment>>,
     pub(crate) commands: mpsc::UnboundedReceiver<Command>,
@@ -116,7 +118,7 @@ impl SegmentWriting {
             quorums: self.quorums,
             digest: DigestKind::Crc32c,
             password: PASSWORD.into(),
-            custom: custom_of(shared.cluster, &self.held.id),
+            custom: custom_of(shared.cluster, &self.held.id, self.min_regions),
         };
         let begun = shared.env.now();
         loop {

@@ -281,7 +281,7 @@ fn copies_are_in_as_many_regions_as_are_wanted_and_a_stream_is_refused_where_tha
     let environment = [
         ("TAILWATER_SEGMENTS", &*store),
         ("TAILWATER_LEDGERS__PLACES", &*places),
-        ("TAILWATER_LEDGERS__REGIONS_MIN", "2"),
+        ("TAILWATER_LEDGERS__MIN_REGIONS", "2"),
         ("TAILWATER_LEDGERS__ENSEMBLE", "2"),
         ("TAILWATER_LEDGERS__WRITE_QUORUM", "2"),
     ];
@@ -303,6 +303,26 @@ fn copies_are_in_as_many_regions_as_are_wanted_and_a_stream_is_refused_where_tha
     let why = node.run_failing(&["stream", "create", "t", "--write-quorum", "3", "--ack-quorum", "2"]);
     assert!(why.contains("every ack quorum in 2 regions"), "{why}");
     node.run(&["stream", "create", "t", "--write-quorum", "3", "--ack-quorum", "3"]);
+    // A stream has regions of its own, from its next segment on.
+    let why = node.run_failing(&["stream", "create", "wide", "--min-regions", "3"]);
+    assert!(why.contains("3/3/3") && why.contains("3 regions: they are in 2"), "{why}");
+    let why = node.run_failing(&["stream", "create", "one", "--write-quorum", "1"]);
+    assert!(why.contains("an ack quorum of 1 is not in 2 regions"), "{why}");
+    node.run(&["stream", "create", "one", "--write-quorum", "1", "--min-regions", "1"]);
+    assert!(node.run(&["stream", "describe", "one"]).contains("min-regions"));
+    node.produce("one", &lines);
+    node.run(&["stream", "alter", "s", "--min-regions", "1"]);
+    for _ in 0..2 {
+        node.produce("s", &lines);
+    }
+    let seen = runtime.block_on(look(&client, &stream));
+    let said = |ledger: &LedgerId| {
+        let metadata = runtime.block_on(client.ledgers().read(*ledger)).expect("it is there").metadata;
+        String::from_utf8_lossy(&metadata.custom["tailwater.min_regions"]).into_owned()
+    };
+    let said: Vec<String> = seen.closed.keys().map(said).collect();
+    assert!(said.first().is_some_and(|first| first == "2"), "a segment keeps what it began with: {said:?}");
+    assert!(said.last().is_some_and(|last| last == "1"), "{said:?}");
     assert!(node.process.stop(), "it ends well");
     let why = node.restart_failing_with(&[("TAILWATER_LEDGERS__PLACES", "{ \"b:1\" = \"eu\" }")]);
     assert!(why.contains("/REGION/RACK"), "{why}");
