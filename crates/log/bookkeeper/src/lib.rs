@@ -75,5 +75,5 @@ pub use protocol::BookieError;
 pub use reader::LedgerReader;
 pub use security::{BookieSecurity, LedgersSecurity};
 pub use step::{LedgerFault, VersionedMetadata};
-pub use writer::{LedgerWriter, PendingEntry};
+pub use writer::{LedgerWriter, PendingEntry, WriterMetadata};
 pub use zookeeper::{LedgerScan, Ledgers, LedgersUri, LedgersUriFault};

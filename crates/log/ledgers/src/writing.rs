@@ -21,7 +21,7 @@ use tailwater_store::{SegmentWatch, WriteRightFault};
 use tokio::sync::mpsc;
 
 use crate::cache::HeldEntry;
-use crate::held::{Command, HeldSegment, LedgerAppend, UnfinishedLedger};
+use crate::held::{Command, HeldSegment, LedgerAppend, UnfinishedLedger, WrittenLedger};
 use crate::limits::{CREATE_PATIENCE, RETRY, SENT_BYTES_MAX};
 use crate::names::{PASSWORD, custom_of};
 use crate::store::LedgersShared;
@@ -129,6 +129,9 @@ impl SegmentWriting {
                         let (ledger, has, wanted) = (writer.ledger(), options.quorums, self.quorums);
                         tracing::warn!(%ledger, %has, %wanted, "a segment has fewer copies than its stream wants: add bookies");
                     }
+                    let (metadata, wanted) = (writer.watch_metadata(), self.quorums.write());
+                    // There is one ledger for each segment that is written.
+                    let _ = self.held.written.set(WrittenLedger { metadata, wanted });
                     self.held.change(|state| state.ledger = Some(writer.ledger()));
                     return self.confirm(begun).await.map(|()| writer);
                 }

@@ -238,6 +238,24 @@ fn a_stream_has_the_copies_that_its_creator_asks_for_and_goes_on_with_fewer_whil
     let why = node.run_failing(&["stream", "alter", "wide", "--ensemble", "6"]);
     assert!(why.contains("6 bookies") && why.contains("5 take entries"), "{why}");
 
+    // Only bookies of the open segment count, and it has another one when the next entry is appended.
+    let in_sync = |stream: &str| {
+        let listed = kcat(&node, &["-L", "-t", stream], "");
+        let isrs = listed.split_once("isrs: ").and_then(|(_, isrs)| isrs.lines().next());
+        isrs.map_or(0, |isrs| isrs.split(',').count())
+    };
+    let own = runtime.block_on(look(&client, &id("s"))).bookies;
+    assert_eq!((in_sync("s"), node.metric("tailwater_ledger_short")), (3, Some(0.0)), "{own:?}");
+    let dead = cluster.kill(own.first().expect("it has an open segment"));
+    wait_for("the node to notice", || (node.metric("tailwater_ledger_bookies") == Some(4.0)).then_some(()));
+    assert_eq!((in_sync("s"), node.metric("tailwater_ledger_short") >= Some(1.0)), (2, true));
+    let listed = crate::segments::segment(&cluster.uri().to_string(), &["ls", "--short"]).1;
+    assert!(listed.contains(&id("s")) && listed.contains("short of copies"), "{listed}");
+    node.produce("s", &lines);
+    wait_for("another bookie to have its place", || (in_sync("s") == 3).then_some(()));
+    cluster.restart(dead);
+    wait_for("the bookie to be back", || (node.metric("tailwater_ledger_bookies") == Some(5.0)).then_some(()));
+
     let dead = cluster.kill_all_but(3);
     wait_for("the node to notice", || (node.metric("tailwater_ledger_bookies") == Some(3.0)).then_some(()));
     let listed = kcat(&node, &["-L", "-t", "wide"], "");
