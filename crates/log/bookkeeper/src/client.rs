@@ -96,7 +96,8 @@ impl BookKeeper {
         security: LedgersSecurity,
         times: LedgerTimes,
     ) -> Result<Self, LedgerFault> {
-        let ledgers = Ledgers::connect(env.clone(), uri, security.zookeeper).await?;
+        let ledgers =
+            Ledgers::connect(env.clone(), uri, security.zookeeper, security.zookeeper_dialer).await?;
         let connections = Connections::new(env.clone(), ledgers.clone(), security.bookies);
         Ok(Self { env, ledgers, connections, times, places: BookiePlaces::default() })
     }

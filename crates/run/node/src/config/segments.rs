@@ -167,23 +167,16 @@ impl LedgersSection {
         env: &Env,
         zookeeper: &ZooKeeperSection,
     ) -> anyhow::Result<tailwater_bookkeeper::LedgersSecurity> {
-        use anyhow::Context;
-
-        let dialer = tailwater_tls::DialerConfig {
-            ca: self.ca.clone(),
-            certificate: self.certificate.clone(),
-            key: self.key.clone(),
-            names: Vec::new(),
-        };
-        anyhow::ensure!(
-            self.ca.is_some() || self.certificate.is_none(),
-            "[ledgers] has a certificate that is shown to nobody: name the CA of bookies' certificates with `ca`"
-        );
+        let files = [&self.ca, &self.certificate, &self.key];
         let bookies = tailwater_bookkeeper::BookieSecurity {
             login: super::secrets::engine_login("[ledgers]", &self.user, &self.password)?,
-            dialer: tailwater_tls::Dialer::open(env, &dialer).context("[ledgers]")?,
+            dialer: super::secrets::engine_dialer(env, "[ledgers]", "bookies'", files)?,
         };
-        Ok(tailwater_bookkeeper::LedgersSecurity { zookeeper: zookeeper.login()?, bookies })
+        Ok(tailwater_bookkeeper::LedgersSecurity {
+            zookeeper: zookeeper.login()?,
+            zookeeper_dialer: zookeeper.dialer(env)?,
+            bookies,
+        })
     }
 
     /// The same in a build that has the data directory only.
@@ -297,5 +290,10 @@ mod tests {
             ZooKeeperSection { password: SecretText::new("secret"), ..ZooKeeperSection::default() };
         let refused = LedgersSection::default().opening(&Env::real(), store, &zookeeper);
         assert!(refused.expect_err("refused").to_string().contains("[zookeeper]"));
+        let zookeeper =
+            ZooKeeperSection { certificate: Some("client.pem".into()), ..ZooKeeperSection::default() };
+        let refused = LedgersSection::default().opening(&Env::real(), store, &zookeeper);
+        let refused = refused.expect_err("refused").to_string();
+        assert!(refused.contains("[zookeeper]") && refused.contains("`ca`"), "{refused}");
     }
 }
