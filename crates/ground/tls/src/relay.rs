@@ -135,7 +135,7 @@ impl Relay {
                 continue;
             };
             if !is_own(&local) {
-                tracing::warn!(server = self.server, "a process of another user wanted to use this one's connection");
+                tracing::warn!(server = self.server, "hung up on somebody who is not known to be of this user");
                 continue;
             }
             let relay = Arc::clone(&self);
