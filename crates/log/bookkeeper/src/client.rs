@@ -1,6 +1,8 @@
 //! The client: what ledgers are created, written, read, recovered and deleted with.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -74,6 +76,9 @@ pub struct BookKeeper {
     connections: Connections,
     times: LedgerTimes,
     places: BookiePlaces,
+    reads_batches: bool,
+    /// Entries that came together with others. Stands for itself, so its accesses are relaxed.
+    entries_batched: Arc<AtomicU64>,
 }
 
 impl BookKeeper {
@@ -99,7 +104,8 @@ impl BookKeeper {
         let ledgers =
             Ledgers::connect(env.clone(), uri, security.zookeeper, security.zookeeper_dialer).await?;
         let connections = Connections::new(env.clone(), ledgers.clone(), security.bookies);
-        Ok(Self { env, ledgers, connections, times, places: BookiePlaces::default() })
+        let (places, entries_batched) = (BookiePlaces::default(), Arc::default());
+        Ok(Self { env, ledgers, connections, times, places, reads_batches: true, entries_batched })
     }
 
     /// The same where it is known where bookies are.
@@ -107,6 +113,26 @@ impl BookKeeper {
     pub fn with_places(mut self, places: BookiePlaces) -> Self {
         self.places = places;
         self
+    }
+
+    /// The same, reading many entries with one request where bookies have one for that, or each by one of its own.
+    #[must_use]
+    pub fn with_batches(mut self, reads_batches: bool) -> Self {
+        self.reads_batches = reads_batches;
+        self
+    }
+
+    pub(crate) fn reads_batches(&self) -> bool {
+        self.reads_batches
+    }
+
+    /// Entries that came together with others, with one request.
+    pub fn entries_batched(&self) -> u64 {
+        self.entries_batched.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_batch(&self, entries: usize) {
+        self.entries_batched.fetch_add(entries as u64, Ordering::Relaxed);
     }
 
     /// Where it is said that bookies are.

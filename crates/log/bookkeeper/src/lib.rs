@@ -36,10 +36,11 @@
 //! - A digest is checked on every read. A copy that is damaged is never handed out: another one is read.
 //! - What a bookie or ZooKeeper sends is an answer or an error, and never a panic. What waits is bounded: [`limits`].
 //!
-//! What it does not do: protocol version 2.
+//! What it does not do: protocol version 2, but for reads of many entries at once, which version 3 does not have.
 //! Ledgers that get a bookie's copies again after it was lost are the business of BookKeeper's own AutoRecovery.
 
 mod append;
+mod batches;
 mod check;
 mod client;
 mod connections;

@@ -104,6 +104,11 @@ impl LedgerMetadata {
         self.ensembles.range(..=entry).next_back().map_or(&[], |(_, ensemble)| ensemble)
     }
 
+    /// The first entry behind `entry` that is on other bookies; `None` if there is none so far.
+    pub fn ensemble_end(&self, entry: EntryId) -> Option<EntryId> {
+        self.ensembles.range(entry.next()..).next().map(|(first, _)| *first)
+    }
+
     /// The last ensemble, and its first entry.
     pub fn last_ensemble(&self) -> (EntryId, &[BookieId]) {
         self.ensembles.last_key_value().map_or((EntryId::FIRST, &[]), |(first, ensemble)| (*first, ensemble))

@@ -162,6 +162,13 @@ impl Ledgers {
         )))
     }
 
+    /// One of a place that nobody was asked about.
+    #[cfg(test)]
+    pub(crate) fn unconnected(env: Env, uri: LedgersUri) -> Self {
+        let (relays, client) = (OnceCell::new(), Mutex::new(None));
+        Self(Arc::new(LedgersInner { env, uri, login: None, dialer: Dialer::plain(), relays, client }))
+    }
+
     /// A session that has not ended, as far as is known.
     async fn client(&self) -> Result<Client, LedgerFault> {
         let mut client = self.0.client.lock().await;

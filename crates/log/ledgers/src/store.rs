@@ -509,6 +509,7 @@ impl StoreContract for LedgerStore {
             entries: of(&counters.entries),
             given_up: of(&counters.given_up),
             entries_read: of(&counters.entries_read),
+            entries_batched: self.shared.client.entries_batched(),
             unfinished: self.shared.unfinished.get(),
             begun_short: of(&counters.begun_short),
             short: self.short(),

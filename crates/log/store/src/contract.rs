@@ -51,6 +51,8 @@ pub struct ReplicatedStats {
     pub given_up: u64,
     /// Entries that were read from replicas, and not from this process's memory.
     pub entries_read: u64,
+    /// Those of them that came together with others, with one request.
+    pub entries_batched: u64,
     /// Segments that were sealed or deleted, and are not closed or deleted at the replicas yet.
     pub unfinished: u64,
     /// Segments that were begun with fewer copies than wanted, as there were too few replicas.

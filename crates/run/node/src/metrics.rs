@@ -251,6 +251,8 @@ fn ledgers(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
         "Entries that were read from bookies.",
         stats.entries_read,
     )?;
+    let batched = "Entries that were read from bookies together with others, with one request.";
+    page.counter("tailwater_ledger_entries_batched", batched, stats.entries_batched)?;
     let bookies = "Bookies that take entries.";
     page.gauge("tailwater_ledger_bookies", bookies, u64::from(shared.log.places().unwrap_or(0)))?;
     let short = "Segments that were begun with fewer copies than their stream wants, as too few bookies took entries.";

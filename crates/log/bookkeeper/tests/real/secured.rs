@@ -55,6 +55,7 @@ async fn a_client_that_shows_who_it_is_writes_and_reads_in_tls_and_no_other_does
     assert_eq!(writer.close().await.expect("it closes"), EntryId::new(199));
     let read = read_all(&known, ledger).await;
     assert_eq!((read.len(), read.last()), (200, Some(&payload(199))));
+    assert!(known.entries_batched() > 100, "{}: in TLS and with the login, too", known.entries_batched());
 
     for (why, zookeeper) in [("no login", None), ("a wrong password", login("wrong"))] {
         let refused = client(&cluster, LedgersSecurity { zookeeper, ..of(good.clone()) }).await;
