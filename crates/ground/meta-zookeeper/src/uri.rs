@@ -57,7 +57,12 @@ impl std::str::FromStr for MetadataUri {
                 return None;
             }
             let servers: Option<Vec<String>> = servers.split(',').map(with_port).collect();
-            Some(Self { servers: servers?.join(","), root: format!("/{path}"), login: None, dialer: Dialer::plain() })
+            Some(Self {
+                servers: servers?.join(","),
+                root: format!("/{path}"),
+                login: None,
+                dialer: Dialer::plain(),
+            })
         };
         parsed().ok_or_else(|| MetadataUriFault(text.to_owned()))
     }

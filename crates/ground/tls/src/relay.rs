@@ -135,7 +135,10 @@ impl Relay {
                 continue;
             };
             if !is_own(&local) {
-                tracing::warn!(server = self.server, "hung up on somebody who is not known to be of this user");
+                tracing::warn!(
+                    server = self.server,
+                    "hung up on somebody who is not known to be of this user"
+                );
                 continue;
             }
             let relay = Arc::clone(&self);
@@ -160,8 +163,8 @@ impl Relay {
         let (from, to) = secured.into_split();
         let (local_from, local_to) = local.into_split();
         let there = pin!(pump(local_from, to, || ()));
-        // A server that refuses a certificate may say so when the handshake is done here already. So one is reached when
-        // it says something.
+        // A server that refuses a certificate may say so when the handshake is done here already. So one is reached
+        // when it says something.
         let is_reached = AtomicBool::new(false);
         let heard = || {
             if !is_reached.swap(true, Relaxed) {
@@ -246,7 +249,8 @@ mod tests {
         let line = |local: u16, remote: u16, user: u32| {
             format!("   0: {loopback}:{local:04X} {loopback}:{remote:04X} 01 0:0 00:0 0  {user} 0 4711 1 0\n")
         };
-        let listed = format!("  sl  local_address rem_address\n{}{}", line(80, 5000, 7), line(5000, 80, 1000));
+        let listed =
+            format!("  sl  local_address rem_address\n{}{}", line(80, 5000, 7), line(5000, 80, 1000));
         assert_eq!(user_of(&listed, at(80), at(5000)), Some(7));
         assert_eq!(user_of(&listed, at(5000), at(80)), Some(1000));
         assert_eq!(user_of(&listed, at(5001), at(80)), None);

@@ -316,7 +316,8 @@ async fn a_library_that_makes_its_connections_itself_is_carried_to_its_server_in
         certificate: Some(world.path("client.pem")),
         ..DialerConfig::default()
     };
-    let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound").to_string();
+    let nobody =
+        TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound").to_string();
     let servers = format!("{},{nobody}", world.address());
     let dialer = Dialer::open(&world.env, &config).expect("good files");
     let relays = Relays::open(&world.env, &dialer, &servers).await.expect("there are ports");

@@ -13,8 +13,8 @@
 //!  head     version << 24 | operation << 16 | flags
 //! ```
 //!
-//! All numbers are big-endian. The first entry is there whatever it takes, or the status says that it is not; those behind
-//! it are there as far as the bookie has them without a gap, and they are within `count` and `bytes`.
+//! All numbers are big-endian. The first entry is there whatever it takes, or the status says that it is not. Those
+//! behind it are there as far as the bookie has them without a gap, and they are within `count` and `bytes`.
 //!
 //! A bookie takes a frame that is none of version 3 for one of version 2, and so every other one behind it. So these
 //! requests have a connection of their own. TLS and the login come before the first of them, in version 3. A bookie
@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn what_is_cut_or_too_much_or_of_another_operation_is_refused() {
-        let result = |mut frame: BytesMut| take_batch_response(&mut frame).expect("a frame").expect("whole").result;
+        let result =
+            |mut frame: BytesMut| take_batch_response(&mut frame).expect("a frame").expect("whole").result;
         let mut cut = answer(0, 1, &[b"entry"]);
         let at = 4 + ANSWER_HEAD_BYTES;
         cut[at..at + 4].copy_from_slice(&6_u32.to_be_bytes());

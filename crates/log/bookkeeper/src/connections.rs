@@ -1,7 +1,6 @@
-//! Connections to bookies: one for each, with any number of requests on their way, and another one for requests that
-//! are of another version of the protocol. A connection comes up with the
-//! first request and again after it broke. What was on its way then is answered with [`BookieError::Unreachable`]:
-//! whether the bookie did it is not known.
+//! Connections to bookies: one for each, with any number of requests on their way, and another one for requests of
+//! another version of the protocol. A connection comes up with the first request and again after it broke. What was on
+//! its way then is answered with [`BookieError::Unreachable`]: whether the bookie did it is not known.
 //!
 //! Each request is answered exactly once, at its deadline at the latest. A connection on which a request ran out of
 //! time while nothing at all was received is given up: its peer may be gone without a word.
@@ -25,7 +24,8 @@ use crate::batches::take_batch_response;
 use crate::handshake;
 use crate::ids::BookieId;
 use crate::limits::{
-    BATCHES_AGAIN, CONNECT_TIMEOUT, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, REQUEST_TIMEOUT, REQUESTS_MAX, WRITE_BYTES_MAX,
+    BATCHES_AGAIN, CONNECT_TIMEOUT, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, REQUEST_TIMEOUT, REQUESTS_MAX,
+    WRITE_BYTES_MAX,
 };
 use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
 use crate::security::BookieSecurity;
@@ -82,14 +82,14 @@ impl Drop for WaitingRequest {
 
 /// What a connection carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Carried {
+enum CarriedVersion {
     /// Requests of version 3.
     Messages,
     /// Those of version 2, see [`crate::batches`].
     Batches,
 }
 
-impl Carried {
+impl CarriedVersion {
     fn of(request: &BookieRequest) -> Self {
         match request {
             BookieRequest::ReadBatch { .. } => Self::Batches,
@@ -120,7 +120,7 @@ pub(crate) struct Connections {
     env: Env,
     ledgers: Ledgers,
     security: BookieSecurity,
-    bookies: Arc<Mutex<BTreeMap<(BookieId, Carried), Connection>>>,
+    bookies: Arc<Mutex<BTreeMap<(BookieId, CarriedVersion), Connection>>>,
 }
 
 impl Connections {
@@ -136,7 +136,7 @@ impl Connections {
             _ => REQUEST_TIMEOUT,
         };
         let mut bookies = self.bookies.lock();
-        let carried = Carried::of(&request);
+        let carried = CarriedVersion::of(&request);
         let connection =
             bookies.entry((bookie.clone(), carried)).or_insert_with(|| self.connection(bookie, carried));
         let before = connection.waiting.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl Connections {
         let _ = connection.queue.send((request, waiting));
     }
 
-    fn connection(&self, bookie: &BookieId, carried: Carried) -> Connection {
+    fn connection(&self, bookie: &BookieId, carried: CarriedVersion) -> Connection {
         let (queue, requests) = mpsc::unbounded_channel();
         let target = BookieTarget {
             env: self.env.clone(),
@@ -175,7 +175,7 @@ struct BookieTarget {
     ledgers: Ledgers,
     security: BookieSecurity,
     bookie: BookieId,
-    carried: Carried,
+    carried: CarriedVersion,
 }
 
 /// Connects whenever there is something to ask, and answers what can't be asked.
@@ -203,7 +203,10 @@ async fn run(target: BookieTarget, mut requests: mpsc::UnboundedReceiver<Queued>
                 let Conversed { why, was_answered } =
                     converse(env, stream, *carried, first, &mut requests).await;
                 tracing::debug!(%bookie, %why, "the connection to a bookie ended");
-                if *carried == Carried::Batches && !was_answered && why.kind() != io::ErrorKind::TimedOut {
+                if *carried == CarriedVersion::Batches
+                    && !was_answered
+                    && why.kind() != io::ErrorKind::TimedOut
+                {
                     tracing::info!(%bookie, %why, "it takes no request for many entries: they are read one by one");
                     unsupported_until = env.now() + BATCHES_AGAIN;
                     continue;
@@ -230,7 +233,7 @@ async fn run(target: BookieTarget, mut requests: mpsc::UnboundedReceiver<Queued>
 }
 
 async fn connect(target: &BookieTarget) -> Result<PeerStream, DialError> {
-    let BookieTarget { env, ledgers, security, bookie } = target;
+    let BookieTarget { env, ledgers, security, bookie, .. } = target;
     let connecting = async {
         let address = ledgers.address_of(bookie).await.map_err(io::Error::other)?;
         let tcp = TcpStream::connect(&address).await?;
@@ -262,7 +265,7 @@ struct Conversed {
 async fn converse(
     env: &Env,
     stream: PeerStream,
-    carried: Carried,
+    carried: CarriedVersion,
     first: Queued,
     requests: &mut mpsc::UnboundedReceiver<Queued>,
 ) -> Conversed {
@@ -326,7 +329,7 @@ async fn ask_all(
 async fn take_answers(
     env: &Env,
     mut from: PeerReadHalf,
-    carried: Carried,
+    carried: CarriedVersion,
     shared: &Mutex<OnTheirWay>,
 ) -> io::Error {
     let mut buffer = BytesMut::with_capacity(64 << 10);
@@ -423,7 +426,11 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(ask().await, Err(BookieError::Unreachable), "whether it knows the request shows only then");
+        assert_eq!(
+            ask().await,
+            Err(BookieError::Unreachable),
+            "whether it knows the request shows only then"
+        );
         for _ in 0..3 {
             assert_eq!(ask().await, Err(BookieError::Unsupported));
         }

@@ -78,7 +78,8 @@ impl BookiePlaces {
     /// The same for a ledger with this custom metadata, which may say itself how many regions it wants.
     #[must_use]
     pub fn of_ledger(&self, custom: &BTreeMap<String, Bytes>) -> Self {
-        let said = custom.get(MIN_REGIONS_KEY).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+        let said =
+            custom.get(MIN_REGIONS_KEY).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
         Self { min_regions: said.unwrap_or(self.min_regions), ..self.clone() }
     }
 
@@ -386,7 +387,8 @@ mod tests {
         assert_eq!(places.unknown(&bookies).collect::<Vec<_>>(), [&stranger]);
         places.min_regions = 1;
         assert!(places.choose(quorums, bookies.clone(), &mut Choice::new(1)).is_some());
-        assert_eq!(places.unknown(&bookies).count(), 0, "nothing is asked of it");
+        assert_eq!(places.unknown(&bookies).count(), 1, "a stream may want regions");
+        assert_eq!(BookiePlaces::default().unknown(&bookies).count(), 0, "nothing is known of any");
     }
 
     #[test]

@@ -386,13 +386,14 @@ mod tests {
     }
 
     #[test]
-    fn of_a_batch_only_entries_are_taken_that_are_right_and_lie_behind_each_other_and_no_more_than_were_asked_for() {
+    fn of_a_batch_entries_are_taken_up_to_the_first_that_is_wrong_and_no_more_than_were_asked_for() {
         let ledger = LedgerId::new(4).expect("not negative");
         let bookie = BookieId::new("a:1");
         let quorums = Quorums::new(1, 1, 1).expect("in order");
         let metadata = LedgerMetadata::new(quorums, vec![bookie.clone()], DigestKind::Crc32c, b"secret");
         let codec = EntryCodec::new(ledger, DigestKind::Crc32c, b"secret");
-        let packed = |entry: i64| codec.pack(EntryId::new(entry), EntryId::NONE, 1, format!("{entry}").as_bytes());
+        let packed =
+            |entry: i64| codec.pack(EntryId::new(entry), EntryId::NONE, 1, format!("{entry}").as_bytes());
         let damaged = |entry: i64| {
             let mut packet = packed(entry).to_vec();
             *packet.last_mut().expect("some bytes") ^= 1;
@@ -401,8 +402,15 @@ mod tests {
         let begun = Instant::default();
         let until = begun + Duration::from_millis(50);
         let mut effects = Vec::new();
-        let read =
-            BatchRead::new(ledger, &metadata, (EntryId::new(7), 3), 1_000, bookie.clone(), until, &mut effects);
+        let read = BatchRead::new(
+            ledger,
+            &metadata,
+            (EntryId::new(7), 3),
+            1_000,
+            bookie.clone(),
+            until,
+            &mut effects,
+        );
         let request =
             BookieRequest::ReadBatch { ledger, first: EntryId::new(7), count_max: 3, bytes_max: 1_000 };
         assert_eq!(effects, [StepEffect::Ask { token: 0, bookie, request }]);

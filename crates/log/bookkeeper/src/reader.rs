@@ -156,8 +156,8 @@ impl LedgerReader {
     }
 
     /// Reads entries from `from` on, in order and up to the LAC: one at least, `count_max` of them at most, and those
-    /// behind the first within about `bytes_max` bytes. With one request, if the bookie has one for that: otherwise each
-    /// by one of its own, [`READ_AHEAD_MAX`] of them at most, and `bytes_max` bounds nothing.
+    /// behind the first within about `bytes_max` bytes. With one request, if the bookie has one for that. Otherwise
+    /// each by one of its own, [`READ_AHEAD_MAX`] of them at most, and `bytes_max` bounds nothing.
     ///
     /// # Errors
     /// As those of [`Self::read`].
@@ -208,15 +208,8 @@ impl LedgerReader {
         let mut effects = Vec::new();
         // It reads all of them, from a disk it may be: one entry that is late is asked for elsewhere earlier.
         let until = env.now() + BATCH_PATIENCE * self.client.times().speculative;
-        let read = BatchRead::new(
-            self.ledger,
-            metadata,
-            entries,
-            bytes_max,
-            bookie.clone(),
-            until,
-            &mut effects,
-        );
+        let read =
+            BatchRead::new(self.ledger, metadata, entries, bytes_max, bookie.clone(), until, &mut effects);
         loop {
             driver.carry_out(&mut effects);
             let input = driver.next().await;

@@ -62,8 +62,8 @@ impl LedgerWriter {
         let times =
             AppendTimes { entry: client.times().entry, pause: client.times().pause, lac: client.times().lac };
         let env = client.env();
-        let appender = LedgerAppender::new(ledger, versioned, times, env.random_u64(), env.now())
-            .with_places(places);
+        let appender =
+            LedgerAppender::new(ledger, versioned, times, env.random_u64(), env.now()).with_places(places);
         let run = Writing {
             client: client.clone(),
             driver: StepDriver::new(client, ledger),

@@ -1,8 +1,8 @@
 //! What is known of one segment.
 
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -191,7 +191,15 @@ impl HeldSegment {
 
     fn new(id: SegmentId, state: HeldState, commands: Option<mpsc::UnboundedSender<Command>>) -> Self {
         let (written, reader) = (OnceLock::new(), OnceCell::new());
-        Self { id, state: Mutex::new(state), written, reader, commands, task: Mutex::new(None), moved: Notify::new() }
+        Self {
+            id,
+            state: Mutex::new(state),
+            written,
+            reader,
+            commands,
+            task: Mutex::new(None),
+            moved: Notify::new(),
+        }
     }
 
     /// Its ledger, as long as it takes entries and has one.

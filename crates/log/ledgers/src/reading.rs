@@ -99,7 +99,8 @@ impl LedgerStore {
     ) -> Result<Position, StoreError> {
         let held = self.get(id)?;
         let Some(extent) = extent_of(&held) else { return Ok(Position(0)) };
-        let found = self.find(&held, extent, ReadTogether::ALONE, |point| point.beside_offset(offset)).await?;
+        let found =
+            self.find(&held, extent, ReadTogether::ALONE, |point| point.beside_offset(offset)).await?;
         Ok(found.map_or(Position(0), |point| point.position))
     }
 

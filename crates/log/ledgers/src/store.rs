@@ -357,8 +357,15 @@ impl StoreContract for LedgerStore {
         self.segments.lock().insert(id, Arc::clone(&held));
         let shared = Arc::clone(&self.shared);
         let held_too = Arc::clone(&held);
-        let writing =
-            SegmentWriting { shared, held: held_too, quorums, min_regions, previous, commands: received, watch };
+        let writing = SegmentWriting {
+            shared,
+            held: held_too,
+            quorums,
+            min_regions,
+            previous,
+            commands: received,
+            watch,
+        };
         *held.task.lock() = Some(self.shared.env.spawn("ledger-segment", writing.run()));
         Ok(())
     }

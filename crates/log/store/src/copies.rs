@@ -76,7 +76,12 @@ mod tests {
     fn so_many_copies_acknowledge_as_regions_are_wanted_unless_a_stream_says_how_many_do() {
         let store = DecidedCopies { ensemble: 3, write_quorum: 3, ack_quorum: 2, min_regions: 2 };
         let decided = |write_quorum, ack_quorum, min_regions| {
-            let of = store.unless(SegmentCopies { write_quorum, ack_quorum, min_regions, ..SegmentCopies::default() });
+            let of = store.unless(SegmentCopies {
+                write_quorum,
+                ack_quorum,
+                min_regions,
+                ..SegmentCopies::default()
+            });
             (of.ensemble, of.write_quorum, of.ack_quorum, of.min_regions)
         };
         assert_eq!(decided(None, None, None), (3, 3, 2, 2), "older metadata say nothing: the store's");

@@ -210,7 +210,8 @@ impl LedgerServers {
             let (begun_ns, begun_cpu) = (monotonic_ns(), cpu_seconds());
             let entries = read_all(&reader).await? as f64;
             let (seconds, cpu) = ((monotonic_ns() - begun_ns) as f64 / 1e9, cpu_seconds() - begun_cpu);
-            let (entries_s, entries_cpu_s) = (round_off(entries / seconds), round_off(entries / cpu.max(0.01)));
+            let (entries_s, entries_cpu_s) =
+                (round_off(entries / seconds), round_off(entries / cpu.max(0.01)));
             Ok(LedgersRead { batched, round, entries_s, entries_cpu_s })
         })
     }

@@ -65,7 +65,8 @@ async fn a_client_that_shows_who_it_is_writes_and_reads_in_tls_and_no_other_does
     let elsewhere = Authority::create("elsewhere", Env::real().wall_ms()).expect("a CA").certificate;
     fs::write(dir.join("elsewhere.pem"), elsewhere).expect("written");
     for (why, config) in [
-        ("without a certificate", DialerConfig { certificate: None, key: None, ..trusted.clone() }),
+        // Java's TLS calls no certificate a bad one.
+        ("does not take the certificate", DialerConfig { certificate: None, key: None, ..trusted.clone() }),
         ("of none of the CAs", DialerConfig { ca: Some(dir.join("elsewhere.pem")), ..trusted.clone() }),
     ] {
         let security = LedgersSecurity { zookeeper_dialer: open(&config), ..of(good.clone()) };

@@ -68,7 +68,12 @@ impl ZooKeeperSection {
     /// # Errors
     /// A file that can't be read, or a certificate that is shown to nobody.
     pub(crate) fn dialer(&self, env: &Env) -> anyhow::Result<tailwater_tls::Dialer> {
-        super::secrets::engine_dialer(env, "[zookeeper]", "servers'", [&self.ca, &self.certificate, &self.key])
+        super::secrets::engine_dialer(
+            env,
+            "[zookeeper]",
+            "servers'",
+            [&self.ca, &self.certificate, &self.key],
+        )
     }
 }
 
@@ -190,7 +195,8 @@ impl Config {
 
     #[cfg(feature = "bookkeeper")]
     fn metadata_place(&self) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
-        self.metadata.parse().map_err(|fault| no_place(&self.metadata, &fault))
+        let place = self.metadata.parse::<tailwater_meta_zookeeper::MetadataUri>();
+        place.map_err(|fault| no_place(&self.metadata, &fault))
     }
 
     #[cfg(feature = "bookkeeper")]

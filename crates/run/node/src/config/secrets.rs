@@ -102,10 +102,8 @@ pub(super) fn engine_dialer(
     env: &tailwater_env::Env,
     section: &str,
     whose: &str,
-    files: [&Option<PathBuf>; 3],
+    files: [&Option<std::path::PathBuf>; 3],
 ) -> anyhow::Result<tailwater_tls::Dialer> {
-    use anyhow::Context;
-
     let [ca, certificate, key] = files.map(Clone::clone);
     anyhow::ensure!(
         ca.is_some() || certificate.is_none(),

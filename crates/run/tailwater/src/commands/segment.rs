@@ -13,7 +13,8 @@ use clap::Subcommand;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tailwater_bookkeeper::{
-    BookKeeper, BookieId, LedgerCheck, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes, LedgersUri,
+    BookKeeper, BookieId, LedgerCheck, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes,
+    LedgersUri,
 };
 use tailwater_env::Env;
 use tailwater_node::Config;
@@ -103,9 +104,7 @@ pub fn run(command: Command, file: Option<&PathBuf>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         match command {
-            Command::Ls { store, short, output } => {
-                list(&connect(store, file).await?, short, output).await
-            }
+            Command::Ls { store, short, output } => list(&connect(store, file).await?, short, output).await,
             Command::Describe { store, ledger, output } => {
                 describe(&connect(store, file).await?, ledger, output).await
             }
@@ -149,7 +148,8 @@ async fn list(client: &BookKeeper, only_short: bool, output: Format) -> anyhow::
     let mut read = futures::stream::iter(ledgers.list().await?)
         .map(|ledger| async move { (ledger, ledgers.read(ledger).await) })
         .buffered(READS);
-    let heads = ["ledger", "state", "last entry", "bytes", "quorums", "copies up", "ensembles", "created", "custom"];
+    let heads =
+        ["ledger", "state", "last entry", "bytes", "quorums", "copies up", "ensembles", "created", "custom"];
     let mut table = output::table(&heads);
     while let Some((ledger, read)) = read.next().await {
         match (read, output) {

@@ -254,7 +254,9 @@ fn a_stream_has_the_copies_that_its_creator_asks_for_and_goes_on_with_fewer_whil
     node.produce("s", &lines);
     wait_for("another bookie to have its place", || (in_sync("s") == 3).then_some(()));
     cluster.restart(dead);
-    wait_for("the bookie to be back", || (node.metric("tailwater_ledger_bookies") == Some(5.0)).then_some(()));
+    wait_for("the bookie to be back", || {
+        (node.metric("tailwater_ledger_bookies") == Some(5.0)).then_some(())
+    });
 
     let dead = cluster.kill_all_but(3);
     wait_for("the node to notice", || (node.metric("tailwater_ledger_bookies") == Some(3.0)).then_some(()));
