@@ -1,13 +1,16 @@
 //! A session with ZooKeeper, and another one after it expired.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use futures::{StreamExt, TryStreamExt, stream};
 use tailwater_access::EngineLogin;
 use tailwater_env::{BoxFuture, Env};
 use tailwater_meta::MetaError;
-use tokio::sync::Mutex;
+use tailwater_tls::Relays;
+use tokio::sync::{Mutex, OnceCell};
 use zookeeper_client::{
     Acls, Client, CreateMode, CreateOptions, Error as ZkError, SaslOptions, SessionState, Stat,
 };
@@ -20,6 +23,8 @@ pub(crate) struct ZooKeeperSession {
     pub(crate) env: Env,
     pub(crate) uri: MetadataUri,
     timeout: Duration,
+    /// The ways to the servers, once they were needed.
+    relays: OnceCell<Relays>,
     /// The session, and a new one after it expired.
     client: Mutex<Option<Client>>,
     /// The largest transaction id that was seen.
@@ -28,7 +33,8 @@ pub(crate) struct ZooKeeperSession {
 
 impl ZooKeeperSession {
     pub(crate) fn new(env: Env, uri: MetadataUri, timeout: Duration) -> Self {
-        Self { env, uri, timeout, client: Mutex::new(None), seen: AtomicU64::new(1) }
+        let (relays, client) = (OnceCell::new(), Mutex::new(None));
+        Self { env, uri, timeout, relays, client, seen: AtomicU64::new(1) }
     }
 
     /// A connected client, once there is one.
@@ -70,7 +76,13 @@ impl ZooKeeperSession {
             connector =
                 connector.with_sasl(SaslOptions::digest_md5(user.clone(), password.text().to_owned()));
         }
-        let new = connector.connect(&self.uri.servers).await?;
+        let relaying = || Relays::open(&self.env, &self.uri.dialer, &self.uri.servers);
+        let relays = self.relays.get_or_try_init(relaying).await.map_err(|_| ZkError::NoHosts)?;
+        let connecting = pin!(connector.connect(relays.servers()));
+        let new = match select(connecting, pin!(relays.all_refused())).await {
+            Either::Left((connected, _)) => connected?,
+            Either::Right(_) => return Err(ZkError::ConnectionLoss),
+        };
         *client = Some(new.clone());
         Ok(new)
     }
@@ -112,7 +124,13 @@ impl ZooKeeperSession {
     }
 
     pub(crate) fn unavailable(&self, error: &ZkError) -> MetaError {
-        MetaError::Unavailable(format!("{}: {}", self.uri, told(error)))
+        // Of a connection in TLS that does not come to be the client hears only that it has ended.
+        let refusal = self.relays.get().and_then(Relays::refusal);
+        let why = match error {
+            ZkError::Timeout | ZkError::ConnectionLoss | ZkError::NoHosts => refusal,
+            _ => None,
+        };
+        MetaError::Unavailable(format!("{}: {}", self.uri, why.unwrap_or_else(|| told(error))))
     }
 
     /// Notes a transaction id.

@@ -6,14 +6,16 @@ use crate::limits::ROOT_BYTES_MAX;
 const PORT: &str = "2181";
 
 use tailwater_access::EngineLogin;
+use tailwater_tls::Dialer;
 
-/// Where metadata is: `zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH`. And who is shown to the servers, of which a
-/// text says nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where metadata is: `zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH`. And how the servers are reached, of which a text
+/// says nothing.
+#[derive(Clone, Debug)]
 pub struct MetadataUri {
     pub(crate) servers: String,
     pub(crate) root: String,
     pub(crate) login: Option<EngineLogin>,
+    pub(crate) dialer: Dialer,
 }
 
 impl MetadataUri {
@@ -21,6 +23,13 @@ impl MetadataUri {
     #[must_use]
     pub fn with_login(self, login: Option<EngineLogin>) -> Self {
         Self { login, ..self }
+    }
+
+    /// The same with connections by `dialer`: in TLS, if it trusts anybody. A server's certificate has to be for its
+    /// host as it is named here.
+    #[must_use]
+    pub fn with_dialer(self, dialer: Dialer) -> Self {
+        Self { dialer, ..self }
     }
 }
 
@@ -48,7 +57,12 @@ impl std::str::FromStr for MetadataUri {
                 return None;
             }
             let servers: Option<Vec<String>> = servers.split(',').map(with_port).collect();
-            Some(Self { servers: servers?.join(","), root: format!("/{path}"), login: None })
+            Some(Self {
+                servers: servers?.join(","),
+                root: format!("/{path}"),
+                login: None,
+                dialer: Dialer::plain(),
+            })
         };
         parsed().ok_or_else(|| MetadataUriFault(text.to_owned()))
     }

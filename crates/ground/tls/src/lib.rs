@@ -10,7 +10,8 @@
 //! - Whoever speaks something else than the listener is told apart from whoever errs, for the line in the log.
 //!
 //! A client gives each connection that it makes to its [`Dialer`], which trusts the CAs of its configuration, and gets
-//! the same [`PeerStream`]. Who moves the bytes in a way of its own takes it apart into its socket and a [`Channel`].
+//! the same [`PeerStream`]. Who moves the bytes in a way of its own takes it apart into its socket and a [`Channel`]. A
+//! library that makes its connections itself gets [`Relays`] to connect to.
 //!
 //! Without the feature `rustls` there is no encryption: [`Certificates::open`] says so, and everything else is there.
 
@@ -22,6 +23,7 @@ pub mod fuzz;
 mod halves;
 mod identity;
 pub mod limits;
+mod relay;
 mod stats;
 mod stream;
 
@@ -60,5 +62,6 @@ pub use config::{ClientCertificates, SecuredListeners, TlsConfig, TlsError, TlsV
 pub use dialer::{DialError, Dialer, DialerConfig};
 pub use halves::{PeerReadHalf, PeerWriteHalf};
 pub use identity::ClientIdentity;
+pub use relay::Relays;
 pub use stats::TlsStats;
 pub use stream::{HELLO_IN_HTTP, Opening, PeerStream, is_hello};

@@ -213,6 +213,12 @@ impl ServerCertVerifier for ByName {
     }
 }
 
+/// What went wrong with a connection, in words for who made it.
+pub(crate) fn told(error: &std::io::Error) -> String {
+    let known = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    known.map_or_else(|| error.to_string(), refusal)
+}
+
 /// What went wrong, in words for who connects.
 pub(crate) fn refusal(error: &rustls::Error) -> String {
     match error {

@@ -7,6 +7,11 @@ use crate::config::{NO_TLS_IN_BUILD, TlsError};
 use crate::dialer::{DialError, DialerConfig};
 use crate::stream::PeerStream;
 
+/// What went wrong with a connection.
+pub(crate) fn told(error: &std::io::Error) -> String {
+    error.to_string()
+}
+
 /// Whom a client trusts, of which a build without TLS has nobody.
 #[derive(Debug)]
 pub(crate) enum Trust {}

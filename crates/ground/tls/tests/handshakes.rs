@@ -6,8 +6,11 @@
 mod common;
 
 use common::{Side, Trust, World, dial, echo};
-use tailwater_tls::{ClientCertificates, HandshakeError, TlsConfig, TlsVersion};
+use tailwater_tls::{
+    ClientCertificates, Dialer, DialerConfig, HandshakeError, Relays, TlsConfig, TlsVersion,
+};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 /// What is known of a client that was let in: the version of TLS, as the client saw it, its subject and its names.
 async fn known(world: &World, side: Side) -> Result<(String, String, Vec<String>), HandshakeError> {
@@ -301,4 +304,65 @@ async fn files_that_are_no_certificate_or_no_key_are_refused_with_their_name_and
     let another = world.client("other", 10).key;
     let error = refusal("node.key", Some(&another));
     assert!(error.contains("is not the key of the certificate"), "{error}");
+}
+
+#[tokio::test]
+async fn a_library_that_makes_its_connections_itself_is_carried_to_its_server_in_tls_with_a_certificate() {
+    let world = World::start(World::asking(ClientCertificates::Required)).await;
+    let shown = world.client("orders", 10);
+    std::fs::write(world.path("client.pem"), shown.certificate + &shown.key).expect("written");
+    let config = DialerConfig {
+        ca: Some(world.path("ca.pem")),
+        certificate: Some(world.path("client.pem")),
+        ..DialerConfig::default()
+    };
+    let nobody =
+        TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound").to_string();
+    let servers = format!("{},{nobody}", world.address());
+    let dialer = Dialer::open(&world.env, &config).expect("good files");
+    let relays = Relays::open(&world.env, &dialer, &servers).await.expect("there are ports");
+    let places: Vec<String> = relays.servers().split(',').map(str::to_owned).collect();
+    assert_eq!(places.len(), 2, "{places:?}");
+
+    let serving = async {
+        let mut stream = world.acceptor().handshake(world.accepted().await).await.expect("let in");
+        let peer = stream.peer("there".to_owned());
+        echo(&mut stream).await;
+        (stream, peer.principal.to_string())
+    };
+    let asking = async {
+        let mut library = TcpStream::connect(&places[0]).await.expect("connected");
+        library.write_all(b"hello").await.expect("written");
+        let mut read = [0; 5];
+        library.read_exact(&mut read).await.expect("read");
+        (library, read)
+    };
+    let ((mut stream, principal), (mut library, read)) = tokio::join!(serving, asking);
+    assert_eq!((&read, principal.as_str(), relays.refusal()), (b"hello", "CN=orders", None));
+    stream.close(&world.env).await;
+    assert_eq!(library.read(&mut [0; 5]).await.expect("it has ended well"), 0);
+
+    let mut library = TcpStream::connect(&places[1]).await.expect("connected");
+    assert_eq!(library.read(&mut [0; 5]).await.ok(), Some(0), "so that it tries another server");
+    let told = relays.refusal().expect("nobody listens there");
+    assert!(told.starts_with(&nobody) && !told.contains(&world.address()), "{told}");
+}
+
+#[tokio::test]
+async fn whoever_is_carried_to_a_server_that_does_not_let_it_in_can_say_why() {
+    let world = World::start(World::asking(ClientCertificates::Required)).await;
+    let config = DialerConfig { ca: Some(world.path("ca.pem")), ..DialerConfig::default() };
+    let dialer = Dialer::open(&world.env, &config).expect("good files");
+    let relays = Relays::open(&world.env, &dialer, &world.address()).await.expect("there are ports");
+    let serving = async { world.acceptor().handshake(world.accepted().await).await.map(drop) };
+    let asking = async {
+        let mut library = TcpStream::connect(relays.servers()).await.expect("connected");
+        library.read(&mut [0; 5]).await.expect("it has ended")
+    };
+    let (refused, read) = tokio::join!(serving, asking);
+    assert!(refused.is_err() && read == 0);
+    world.until(|| relays.refusal().is_some_and(|why| why.contains("without a certificate"))).await;
+
+    let plain = Relays::open(&world.env, &Dialer::plain(), "a:1,b:2").await.expect("nothing is opened");
+    assert_eq!((plain.servers(), plain.refusal()), ("a:1,b:2", None));
 }

@@ -1,6 +1,8 @@
 //! The client: what ledgers are created, written, read, recovered and deleted with.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -62,7 +64,7 @@ pub struct LedgerOptions {
     pub digest: DigestKind,
     /// Who knows it may write, read and fence the ledger.
     pub password: Bytes,
-    /// What is kept with the ledger.
+    /// What is kept with the ledger. [`crate::MIN_REGIONS_KEY`] says where its bookies have to be.
     pub custom: BTreeMap<String, Bytes>,
 }
 
@@ -74,6 +76,9 @@ pub struct BookKeeper {
     connections: Connections,
     times: LedgerTimes,
     places: BookiePlaces,
+    reads_batches: bool,
+    /// Entries that came together with others. Stands for itself, so its accesses are relaxed.
+    entries_batched: Arc<AtomicU64>,
 }
 
 impl BookKeeper {
@@ -96,9 +101,11 @@ impl BookKeeper {
         security: LedgersSecurity,
         times: LedgerTimes,
     ) -> Result<Self, LedgerFault> {
-        let ledgers = Ledgers::connect(env.clone(), uri, security.zookeeper).await?;
+        let ledgers =
+            Ledgers::connect(env.clone(), uri, security.zookeeper, security.zookeeper_dialer).await?;
         let connections = Connections::new(env.clone(), ledgers.clone(), security.bookies);
-        Ok(Self { env, ledgers, connections, times, places: BookiePlaces::default() })
+        let (places, entries_batched) = (BookiePlaces::default(), Arc::default());
+        Ok(Self { env, ledgers, connections, times, places, reads_batches: true, entries_batched })
     }
 
     /// The same where it is known where bookies are.
@@ -106,6 +113,26 @@ impl BookKeeper {
     pub fn with_places(mut self, places: BookiePlaces) -> Self {
         self.places = places;
         self
+    }
+
+    /// The same, reading many entries with one request where bookies have one for that, or each by one of its own.
+    #[must_use]
+    pub fn with_batches(mut self, reads_batches: bool) -> Self {
+        self.reads_batches = reads_batches;
+        self
+    }
+
+    pub(crate) fn reads_batches(&self) -> bool {
+        self.reads_batches
+    }
+
+    /// Entries that came together with others, with one request.
+    pub fn entries_batched(&self) -> u64 {
+        self.entries_batched.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_batch(&self, entries: usize) {
+        self.entries_batched.fetch_add(entries as u64, Ordering::Relaxed);
     }
 
     /// Where it is said that bookies are.
@@ -126,24 +153,29 @@ impl BookKeeper {
         self.times
     }
 
-    /// Bookies that a ledger with these quorums may be on at this moment.
+    /// Bookies that a ledger with these quorums may be on at this moment, if bookies are at `places`.
     ///
     /// # Errors
     /// `TooFewBookies`, `Regions`; those of ZooKeeper.
-    pub async fn choose(&self, quorums: Quorums) -> Result<Vec<BookieId>, LedgerFault> {
+    pub async fn choose(
+        &self,
+        quorums: Quorums,
+        places: &BookiePlaces,
+    ) -> Result<Vec<BookieId>, LedgerFault> {
         let bookies = self.ledgers.bookies().await?;
         let (have, need) = (bookies.len(), quorums.ensemble());
         if have < need {
             return Err(LedgerFault::TooFewBookies { have, need });
         }
         let mut choice = Choice::new(self.env.random_u64());
-        let chosen = self.places.choose(quorums, bookies, &mut choice);
-        chosen.ok_or(LedgerFault::Regions { quorums, regions: self.places.regions_min })
+        let (regions, have) = (places.min_regions, places.regions(&bookies));
+        let chosen = places.choose(quorums, bookies, &mut choice);
+        chosen.ok_or(LedgerFault::Regions { quorums, regions, have })
     }
 
     /// Creates a ledger, and opens it for writing.
     pub async fn create(&self, options: &LedgerOptions) -> Result<LedgerWriter, LedgerFault> {
-        let ensemble = self.choose(options.quorums).await?;
+        let ensemble = self.choose(options.quorums, &self.places.of_ledger(&options.custom)).await?;
         let mut metadata = LedgerMetadata::new(options.quorums, ensemble, options.digest, &options.password);
         metadata.custom = options.custom.clone();
         metadata.created_ms = Some(self.env.wall_ms());
@@ -161,6 +193,7 @@ impl BookKeeper {
     /// Shuts the writer of a ledger out, finds its end and closes it there. A closed ledger stays as it is.
     pub async fn recover(&self, ledger: LedgerId, password: &[u8]) -> Result<LedgerMetadata, LedgerFault> {
         let versioned = self.read_checked(ledger, password).await?;
+        let places = self.places.of_ledger(&versioned.metadata.custom);
         let times = RecoverTimes {
             patience: self.times.recovery,
             pause: self.times.pause.min(self.times.speculative),
@@ -168,7 +201,7 @@ impl BookKeeper {
         let mut effects = Vec::new();
         let (seed, now) = (self.env.random_u64(), self.env.now());
         let mut recoverer = Recoverer::new(ledger, versioned, times, seed, now, &mut effects);
-        recoverer.place(self.places.clone());
+        recoverer.place(places);
         let mut driver = StepDriver::new(self, ledger);
         loop {
             driver.carry_out(&mut effects);

@@ -1,6 +1,6 @@
-//! Connections to bookies: one for each, with any number of requests on their way. A connection comes up with the
-//! first request and again after it broke. What was on its way then is answered with [`BookieError::Unreachable`]:
-//! whether the bookie did it is not known.
+//! Connections to bookies: one for each, with any number of requests on their way, and another one for requests of
+//! another version of the protocol. A connection comes up with the first request and again after it broke. What was on
+//! its way then is answered with [`BookieError::Unreachable`]: whether the bookie did it is not known.
 //!
 //! Each request is answered exactly once, at its deadline at the latest. A connection on which a request ran out of
 //! time while nothing at all was received is given up: its peer may be gone without a word.
@@ -20,15 +20,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
+use crate::batches::take_batch_response;
 use crate::handshake;
 use crate::ids::BookieId;
 use crate::limits::{
-    CONNECT_TIMEOUT, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, REQUEST_TIMEOUT, REQUESTS_MAX, WRITE_BYTES_MAX,
+    BATCHES_AGAIN, CONNECT_TIMEOUT, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, REQUEST_TIMEOUT, REQUESTS_MAX,
+    WRITE_BYTES_MAX,
 };
 use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
 use crate::security::BookieSecurity;
 use crate::step::StepInput;
-use crate::wire::{put_request, take_response};
+use crate::wire::{FrameFault, NumberedAnswer, put_request, take_response};
 use crate::zookeeper::Ledgers;
 
 /// How often deadlines are looked at: they are late by so much at most.
@@ -78,6 +80,32 @@ impl Drop for WaitingRequest {
     }
 }
 
+/// What a connection carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum CarriedVersion {
+    /// Requests of version 3.
+    Messages,
+    /// Those of version 2, see [`crate::batches`].
+    Batches,
+}
+
+impl CarriedVersion {
+    fn of(request: &BookieRequest) -> Self {
+        match request {
+            BookieRequest::ReadBatch { .. } => Self::Batches,
+            _ => Self::Messages,
+        }
+    }
+
+    /// The first answer in what was received.
+    fn take(self, from: &mut BytesMut) -> Result<Option<NumberedAnswer>, FrameFault> {
+        match self {
+            Self::Messages => take_response(from),
+            Self::Batches => take_batch_response(from),
+        }
+    }
+}
+
 type Queued = (BookieRequest, WaitingRequest);
 
 struct Connection {
@@ -92,7 +120,7 @@ pub(crate) struct Connections {
     env: Env,
     ledgers: Ledgers,
     security: BookieSecurity,
-    bookies: Arc<Mutex<BTreeMap<BookieId, Connection>>>,
+    bookies: Arc<Mutex<BTreeMap<(BookieId, CarriedVersion), Connection>>>,
 }
 
 impl Connections {
@@ -108,7 +136,9 @@ impl Connections {
             _ => REQUEST_TIMEOUT,
         };
         let mut bookies = self.bookies.lock();
-        let connection = bookies.entry(bookie.clone()).or_insert_with(|| self.connection(bookie));
+        let carried = CarriedVersion::of(&request);
+        let connection =
+            bookies.entry((bookie.clone(), carried)).or_insert_with(|| self.connection(bookie, carried));
         let before = connection.waiting.fetch_add(1, Ordering::Relaxed);
         let waiting = WaitingRequest {
             inbox: inbox.clone(),
@@ -125,13 +155,14 @@ impl Connections {
         let _ = connection.queue.send((request, waiting));
     }
 
-    fn connection(&self, bookie: &BookieId) -> Connection {
+    fn connection(&self, bookie: &BookieId, carried: CarriedVersion) -> Connection {
         let (queue, requests) = mpsc::unbounded_channel();
         let target = BookieTarget {
             env: self.env.clone(),
             ledgers: self.ledgers.clone(),
             security: self.security.clone(),
             bookie: bookie.clone(),
+            carried,
         };
         let task = self.env.spawn("bookie connection", run(target, requests));
         Connection { queue, waiting: Arc::default(), _task: task }
@@ -144,16 +175,23 @@ struct BookieTarget {
     ledgers: Ledgers,
     security: BookieSecurity,
     bookie: BookieId,
+    carried: CarriedVersion,
 }
 
 /// Connects whenever there is something to ask, and answers what can't be asked.
 async fn run(target: BookieTarget, mut requests: mpsc::UnboundedReceiver<Queued>) {
-    let BookieTarget { env, bookie, .. } = &target;
+    let BookieTarget { env, bookie, carried, .. } = &target;
     // Why the bookie refused the last connection: that is said once.
     let mut refused = None;
     let mut pause = RECONNECT_PAUSE_MIN;
     let mut again_at = env.now();
+    // Until then it is not asked what it does not know.
+    let mut unsupported_until = env.now();
     while let Some(first) = requests.recv().await {
+        if env.now() < unsupported_until {
+            first.1.answer(Err(BookieError::Unsupported));
+            continue;
+        }
         if env.now() < again_at {
             // It could not be reached a moment ago.
             continue;
@@ -162,8 +200,17 @@ async fn run(target: BookieTarget, mut requests: mpsc::UnboundedReceiver<Queued>
             Ok(stream) => {
                 refused = None;
                 let begun = env.now();
-                let why = converse(env, stream, first, &mut requests).await;
+                let Conversed { why, was_answered } =
+                    converse(env, stream, *carried, first, &mut requests).await;
                 tracing::debug!(%bookie, %why, "the connection to a bookie ended");
+                if *carried == CarriedVersion::Batches
+                    && !was_answered
+                    && why.kind() != io::ErrorKind::TimedOut
+                {
+                    tracing::info!(%bookie, %why, "it takes no request for many entries: they are read one by one");
+                    unsupported_until = env.now() + BATCHES_AGAIN;
+                    continue;
+                }
                 if env.now().since(begun) > RECONNECT_PAUSE_MAX {
                     pause = RECONNECT_PAUSE_MIN;
                 }
@@ -186,7 +233,7 @@ async fn run(target: BookieTarget, mut requests: mpsc::UnboundedReceiver<Queued>
 }
 
 async fn connect(target: &BookieTarget) -> Result<PeerStream, DialError> {
-    let BookieTarget { env, ledgers, security, bookie } = target;
+    let BookieTarget { env, ledgers, security, bookie, .. } = target;
     let connecting = async {
         let address = ledgers.address_of(bookie).await.map_err(io::Error::other)?;
         let tcp = TcpStream::connect(&address).await?;
@@ -204,24 +251,37 @@ async fn connect(target: &BookieTarget) -> Result<PeerStream, DialError> {
 struct OnTheirWay {
     waiting: BTreeMap<u64, WaitingRequest>,
     received_at: Instant,
+    was_answered: bool,
+}
+
+/// How a connection ended.
+struct Conversed {
+    why: io::Error,
+    /// Whether the bookie did anything that it was asked.
+    was_answered: bool,
 }
 
 /// Asks and takes answers until the connection ends; why it did. What is on its way then is dropped, and so answered.
 async fn converse(
     env: &Env,
     stream: PeerStream,
+    carried: CarriedVersion,
     first: Queued,
     requests: &mut mpsc::UnboundedReceiver<Queued>,
-) -> io::Error {
+) -> Conversed {
     let (from, to) = stream.into_split();
-    let shared = Mutex::new(OnTheirWay { waiting: BTreeMap::new(), received_at: env.now() });
-    let asking = std::pin::pin!(ask_all(env, to, first, requests, &shared));
-    let answers = std::pin::pin!(take_answers(env, from, &shared));
-    let sweeping = std::pin::pin!(sweep(env, &shared));
-    match select(answers, select(asking, sweeping)).await {
-        Either::Left((why, _)) => why,
-        Either::Right((either, _)) => either.factor_first().0,
-    }
+    let shared =
+        Mutex::new(OnTheirWay { waiting: BTreeMap::new(), received_at: env.now(), was_answered: false });
+    let why = {
+        let asking = std::pin::pin!(ask_all(env, to, first, requests, &shared));
+        let answers = std::pin::pin!(take_answers(env, from, carried, &shared));
+        let sweeping = std::pin::pin!(sweep(env, &shared));
+        match select(answers, select(asking, sweeping)).await {
+            Either::Left((why, _)) => why,
+            Either::Right((either, _)) => either.factor_first().0,
+        }
+    };
+    Conversed { why, was_answered: shared.into_inner().was_answered }
 }
 
 async fn ask_all(
@@ -266,7 +326,12 @@ async fn ask_all(
     }
 }
 
-async fn take_answers(env: &Env, mut from: PeerReadHalf, shared: &Mutex<OnTheirWay>) -> io::Error {
+async fn take_answers(
+    env: &Env,
+    mut from: PeerReadHalf,
+    carried: CarriedVersion,
+    shared: &Mutex<OnTheirWay>,
+) -> io::Error {
     let mut buffer = BytesMut::with_capacity(64 << 10);
     loop {
         match from.read_buf(&mut buffer).await {
@@ -276,12 +341,20 @@ async fn take_answers(env: &Env, mut from: PeerReadHalf, shared: &Mutex<OnTheirW
         }
         shared.lock().received_at = env.now();
         loop {
-            match take_response(&mut buffer) {
+            match carried.take(&mut buffer) {
                 Ok(Some(answered)) => {
+                    let is_known = answered.result != Err(BookieError::Unsupported);
                     // Of one that was given up there is nothing left.
-                    let waiting = shared.lock().waiting.remove(&answered.number);
+                    let waiting = {
+                        let mut shared = shared.lock();
+                        shared.was_answered |= is_known;
+                        shared.waiting.remove(&answered.number)
+                    };
                     if let Some(waiting) = waiting {
                         waiting.answer(answered.result);
+                    }
+                    if !is_known {
+                        return io::Error::other(BookieError::Unsupported);
                     }
                 }
                 Ok(None) => break,
@@ -315,5 +388,52 @@ async fn sweep(env: &Env, shared: &Mutex<OnTheirWay>) -> io::Error {
         if silent {
             return io::Error::new(io::ErrorKind::TimedOut, "nothing was received for a whole time-out");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::ids::{EntryId, LedgerId};
+
+    #[tokio::test]
+    async fn a_bookie_that_hangs_up_on_a_request_for_many_entries_gets_no_other_one_for_a_while() {
+        let env = Env::real();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let bookie = BookieId::new(&listener.local_addr().expect("bound").to_string());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&asked);
+        // As one before 4.17.
+        let _old = env.spawn("old bookie", async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read_u32().await;
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let uri = "bookkeeper://127.0.0.1:1/ledgers".parse().expect("well-formed");
+        let ledgers = Ledgers::unconnected(env.clone(), uri);
+        let connections = Connections::new(env, ledgers, BookieSecurity::default());
+        let ledger = LedgerId::new(1).expect("not negative");
+        let ask = async || {
+            let (inbox, mut answers) = Inbox::new();
+            let first = EntryId::FIRST;
+            let request = BookieRequest::ReadBatch { ledger, first, count_max: 9, bytes_max: 9 };
+            connections.ask(&bookie, request, 7, &inbox);
+            match answers.recv().await {
+                Some(StepInput::Answer { token: 7, result }) => result,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(
+            ask().await,
+            Err(BookieError::Unreachable),
+            "whether it knows the request shows only then"
+        );
+        for _ in 0..3 {
+            assert_eq!(ask().await, Err(BookieError::Unsupported));
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 }

@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 
+use crate::batches::take_batch_response;
 use crate::digest::{DigestKind, EntryCodec};
 use crate::ids::{BookieId, EntryId, LedgerId, Quorums};
 use crate::metadata::LedgerMetadata;
@@ -19,6 +20,8 @@ const KINDS: [DigestKind; 4] =
 /// The bytes of a bookie: frames, until one is none.
 pub fn answers(data: &[u8]) {
     let mut buffer = BytesMut::from(data);
+    let mut batches = buffer.clone();
+    while let Ok(Some(_)) = take_batch_response(&mut batches) {}
     loop {
         match take_response(&mut buffer) {
             Ok(Some(_)) => {}

@@ -36,10 +36,11 @@
 //! - A digest is checked on every read. A copy that is damaged is never handed out: another one is read.
 //! - What a bookie or ZooKeeper sends is an answer or an error, and never a panic. What waits is bounded: [`limits`].
 //!
-//! What it does not do: TLS to ZooKeeper, protocol version 2.
+//! What it does not do: protocol version 2, but for reads of many entries at once, which version 3 does not have.
 //! Ledgers that get a bookie's copies again after it was lost are the business of BookKeeper's own AutoRecovery.
 
 mod append;
+mod batches;
 mod check;
 mod client;
 mod connections;
@@ -70,10 +71,10 @@ pub use check::{BadCopy, CopyFault, LedgerCheck};
 pub use client::{BookKeeper, LedgerOptions, LedgerTimes};
 pub use ids::{BookieId, EntryId, LedgerId, Quorums};
 pub use metadata::{LedgerMetadata, LedgerStatus, MetadataFault};
-pub use placement::{BookiePlace, BookiePlaceFault, BookiePlaces};
+pub use placement::{BookiePlace, BookiePlaceFault, BookiePlaces, MIN_REGIONS_KEY};
 pub use protocol::BookieError;
 pub use reader::LedgerReader;
 pub use security::{BookieSecurity, LedgersSecurity};
 pub use step::{LedgerFault, VersionedMetadata};
-pub use writer::{LedgerWriter, PendingEntry};
+pub use writer::{LedgerWriter, PendingEntry, WriterMetadata};
 pub use zookeeper::{LedgerScan, Ledgers, LedgersUri, LedgersUriFault};

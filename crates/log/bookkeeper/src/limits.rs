@@ -26,8 +26,13 @@ pub const CHECK_BYTES_MAX: usize = 8 << 20;
 pub const CHECK_TRIES: u32 = 3;
 /// Copies with something wrong that a check of a ledger names; all are counted.
 pub const CHECK_FAULTS_MAX: usize = 100;
-/// Entries that a reader asks for at a time.
+/// Entries that a reader asks for at a time, each by a request of its own.
 pub const READ_AHEAD_MAX: usize = 64;
+/// Entries that a reader asks for with one request.
+pub const BATCH_ENTRIES_MAX: usize = 1_024;
+/// Bytes of entries that a reader asks for with one request: less than a bookie's frame has as it is configured by
+/// default. A single entry may be longer.
+pub const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a ledger's metadata that are read: ZooKeeper's own bound of a node.
 pub const METADATA_BYTES_MAX: usize = 1 << 20;
 /// Ensembles of a ledger: beyond it another change is refused, so that metadata stays below ZooKeeper's bound.
@@ -41,7 +46,10 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// See [`RECONNECT_PAUSE_MIN`].
 pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long a bookie that takes no request for many entries is not asked for any: it may be upgraded.
+pub const BATCHES_AGAIN: Duration = Duration::from_secs(300);
 /// How often time is looked at where something waits.
 pub const TICK: Duration = Duration::from_millis(20);
 
+const _: () = assert!(BATCH_BYTES_MAX < ENTRY_BYTES_MAX && BATCH_ENTRIES_MAX >= READ_AHEAD_MAX);
 const _: () = assert!(ENTRY_BYTES_MAX < FRAME_BYTES_MAX && ENTRY_BYTES_MAX < IN_FLIGHT_BYTES_MAX);

@@ -104,6 +104,11 @@ impl LedgerMetadata {
         self.ensembles.range(..=entry).next_back().map_or(&[], |(_, ensemble)| ensemble)
     }
 
+    /// The first entry behind `entry` that is on other bookies; `None` if there is none so far.
+    pub fn ensemble_end(&self, entry: EntryId) -> Option<EntryId> {
+        self.ensembles.range(entry.next()..).next().map(|(first, _)| *first)
+    }
+
     /// The last ensemble, and its first entry.
     pub fn last_ensemble(&self) -> (EntryId, &[BookieId]) {
         self.ensembles.last_key_value().map_or((EntryId::FIRST, &[]), |(first, ensemble)| (*first, ensemble))
@@ -112,6 +117,43 @@ impl LedgerMetadata {
     /// All ensembles, by their first entries.
     pub fn ensembles(&self) -> impl Iterator<Item = (EntryId, &[BookieId])> {
         self.ensembles.iter().map(|(first, ensemble)| (*first, &ensemble[..]))
+    }
+
+    /// The fewest copies that an entry has which is appended next, where only those count that are at such bookies.
+    pub fn copies_of_next(&self, is_there: impl Fn(&BookieId) -> bool) -> usize {
+        let (first, ensemble) = self.last_ensemble();
+        self.copies_from(first, self.quorums.ensemble(), ensemble, &is_there)
+    }
+
+    /// The fewest copies that any entry has, where only those count that are at such bookies. A ledger that ended
+    /// without entries misses none.
+    pub fn copies_min(&self, is_there: impl Fn(&BookieId) -> bool) -> usize {
+        let firsts = self.ensembles.keys().skip(1).map(|first| Some(*first));
+        let last = match self.state {
+            LedgerStatus::Closed { last, .. } => Some(last.next()),
+            _ => None,
+        };
+        let of_each = self.ensembles().zip(firsts.chain([last])).map(|((first, ensemble), end)| {
+            let entries = end.map_or(usize::MAX, |end| usize::try_from(end.get() - first.get()).unwrap_or(0));
+            self.copies_from(first, entries, ensemble, &is_there)
+        });
+        of_each.min().unwrap_or(0)
+    }
+
+    /// The same of so many entries on one ensemble, from `first` on.
+    fn copies_from(
+        &self,
+        first: EntryId,
+        entries: usize,
+        ensemble: &[BookieId],
+        is_there: &impl Fn(&BookieId) -> bool,
+    ) -> usize {
+        // Those behind them are where they are.
+        let entries = (0..entries.min(self.quorums.ensemble())).map(|ahead| {
+            let set = self.quorums.write_set(EntryId::new(first.get() + ahead as i64));
+            set.filter(|at| ensemble.get(*at).is_some_and(is_there)).count()
+        });
+        entries.min().unwrap_or(self.quorums.write())
     }
 
     /// From `first` on the entries are on these bookies. Nothing changes for those before it, and none behind it may
@@ -333,6 +375,24 @@ mod tests {
         assert_eq!(metadata.closed(EntryId::new(9), 5).ensembles().count(), 1);
         assert_eq!(metadata.closed(EntryId::new(10), 5).ensembles().count(), 2);
         assert_eq!(metadata.closed(EntryId::NONE, 0).ensembles().count(), 1);
+    }
+
+    #[test]
+    fn copies_are_counted_where_entries_are() {
+        let quorums = Quorums::new(3, 2, 2).expect("in order");
+        let mut metadata = LedgerMetadata::new(quorums, bookies("a:1 b:1 c:1"), DigestKind::Crc32c, b"");
+        let without = |metadata: &LedgerMetadata, gone: &str| {
+            let is_there = |bookie: &BookieId| bookie.name() != gone;
+            (metadata.copies_min(is_there), metadata.copies_of_next(is_there))
+        };
+        assert_eq!((without(&metadata, ""), without(&metadata, "a:1")), ((2, 2), (1, 1)));
+        metadata.set_ensemble(EntryId::new(1), bookies("a:1 d:1 c:1"));
+        assert_eq!(without(&metadata, "b:1"), (1, 2), "the first entry is at a and b");
+        assert_eq!((without(&metadata, "c:1"), without(&metadata, "d:1")), ((1, 1), (1, 1)));
+        let closed = metadata.closed(EntryId::new(1), 9);
+        assert_eq!(without(&closed, "a:1").0, 1);
+        assert_eq!(without(&metadata.closed(EntryId::FIRST, 9), "c:1").0, 2, "there is no entry there");
+        assert_eq!(metadata.closed(EntryId::NONE, 0).copies_min(|_| false), 2, "nothing is missing");
     }
 
     #[test]

@@ -15,11 +15,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::ids::{BookieId, Quorums};
 use crate::step::Choice;
 
 /// How many choices are tried before it is taken for impossible: more than small clusters have, and some milliseconds.
 const TRIES_MAX: usize = 2_000;
+
+/// What a ledger's custom metadata call the number of regions that every ack quorum of it is to cover, in decimal
+/// digits. A ledger that does not say it has what its client wants.
+pub const MIN_REGIONS_KEY: &str = "tailwater.min_regions";
 
 /// Where a bookie is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,8 +61,9 @@ pub struct BookiePlaces {
     pub places: Arc<BTreeMap<BookieId, BookiePlace>>,
     /// The region of this client.
     pub own_region: Option<Arc<str>>,
-    /// Regions that every ack quorum is to cover; 0 and 1 say nothing.
-    pub regions_min: usize,
+    /// Regions that every ack quorum of a ledger is to cover that does not say it itself ([`MIN_REGIONS_KEY`]); 0 and 1
+    /// say nothing.
+    pub min_regions: usize,
 }
 
 /// What is bad about a bookie beside others that have the same entries: how many are in its region, and in its rack.
@@ -68,9 +75,30 @@ impl BookiePlaces {
         self.places.get(bookie).map_or("", |place| &place.region)
     }
 
-    /// Those of these bookies whose place is not known, although regions are wanted.
+    /// The same for a ledger with this custom metadata, which may say itself how many regions it wants.
+    #[must_use]
+    pub fn of_ledger(&self, custom: &BTreeMap<String, Bytes>) -> Self {
+        let said =
+            custom.get(MIN_REGIONS_KEY).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+        Self { min_regions: said.unwrap_or(self.min_regions), ..self.clone() }
+    }
+
+    /// The same with so many regions wanted.
+    #[must_use]
+    pub fn wanting(&self, min_regions: usize) -> Self {
+        Self { min_regions, ..self.clone() }
+    }
+
+    /// Those of these bookies whose place is not known, although regions are wanted or other places are known.
     pub fn unknown<'a>(&'a self, bookies: &'a [BookieId]) -> impl Iterator<Item = &'a BookieId> {
-        bookies.iter().filter(|bookie| self.regions_min > 1 && !self.places.contains_key(bookie))
+        let matters = self.min_regions > 1 || !self.places.is_empty();
+        bookies.iter().filter(move |bookie| matters && !self.places.contains_key(bookie))
+    }
+
+    /// In how many regions these bookies are, as far as is known.
+    pub fn regions(&self, bookies: &[BookieId]) -> usize {
+        let regions: BTreeSet<&str> = bookies.iter().map(|bookie| self.region(bookie)).collect();
+        regions.iter().filter(|region| !region.is_empty()).count()
     }
 
     fn crowding(&self, bookie: &BookieId, others: &[&BookieId]) -> Crowding {
@@ -98,7 +126,7 @@ impl BookiePlaces {
             Some(most) => *most += unknown,
             None => counts.push(unknown),
         }
-        counts.iter().take(self.regions_min.saturating_sub(1)).sum::<usize>() < ack
+        counts.iter().take(self.min_regions.saturating_sub(1)).sum::<usize>() < ack
     }
 
     /// Whether every ack quorum of a ledger on this ensemble covers the regions that are wanted.
@@ -130,9 +158,7 @@ impl BookiePlaces {
     /// Whether an ack quorum could be in so many regions, however the bookies are chosen: if not, nothing has to be
     /// tried.
     fn may_cover(&self, quorums: Quorums, bookies: &[BookieId]) -> bool {
-        let regions: BTreeSet<&str> = bookies.iter().map(|bookie| self.region(bookie)).collect();
-        let known = regions.iter().filter(|region| !region.is_empty()).count();
-        self.regions_min <= 1 || self.regions_min <= known.min(quorums.ack())
+        self.min_regions <= 1 || self.min_regions <= self.regions(bookies).min(quorums.ack())
     }
 
     /// Chooses the bookies that are missing; whether that could be done. What was chosen is taken from `free`.
@@ -210,7 +236,7 @@ mod tests {
     use super::*;
 
     /// So many bookies in each region, each in a rack of its own, and so many regions wanted.
-    fn places(counts: &[usize], regions_min: usize) -> (BookiePlaces, Vec<BookieId>) {
+    fn places(counts: &[usize], min_regions: usize) -> (BookiePlaces, Vec<BookieId>) {
         let mut places = BTreeMap::new();
         for (region, count) in counts.iter().enumerate() {
             for rack in 0..*count {
@@ -219,7 +245,7 @@ mod tests {
             }
         }
         let bookies = places.keys().cloned().collect();
-        (BookiePlaces { places: Arc::new(places), own_region: None, regions_min }, bookies)
+        (BookiePlaces { places: Arc::new(places), own_region: None, min_regions }, bookies)
     }
 
     /// Whether every ack quorum is in so many regions, by trying all of them.
@@ -231,7 +257,7 @@ mod tests {
                     .filter(|copy| set & (1 << copy) != 0)
                     .map(|copy| places.region(&ensemble[copies[copy]]))
                     .collect();
-                regions.len() >= places.regions_min
+                regions.len() >= places.min_regions
             })
         })
     }
@@ -266,8 +292,8 @@ mod tests {
         let topologies: [&[usize]; 9] =
             [&[3], &[5], &[1, 1], &[2, 1], &[2, 2], &[3, 2], &[1, 1, 1], &[2, 2, 1], &[3, 1, 1]];
         for counts in topologies {
-            for regions_min in 1..=3 {
-                let (places, bookies) = places(counts, regions_min);
+            for min_regions in 1..=3 {
+                let (places, bookies) = places(counts, min_regions);
                 for (ensemble, write, ack) in quorums_up_to(bookies.len().min(5)) {
                     let quorums = Quorums::new(ensemble, write, ack).expect("in order");
                     let mut choice = Choice::new(7);
@@ -281,7 +307,7 @@ mod tests {
                         }
                         None => {
                             let found = is_possible(&places, quorums, &bookies, &mut Vec::new());
-                            assert!(!found, "{counts:?} {quorums} in {regions_min} regions");
+                            assert!(!found, "{counts:?} {quorums} in {min_regions} regions");
                             impossible += 1;
                         }
                     }
@@ -337,6 +363,20 @@ mod tests {
     }
 
     #[test]
+    fn a_ledger_says_itself_how_many_regions_it_wants_and_one_that_does_not_has_its_client_s() {
+        let (places, bookies) = places(&[2, 1], 2);
+        let said = |value: &'static [u8]| {
+            let custom = [(MIN_REGIONS_KEY.to_owned(), Bytes::from_static(value))];
+            places.of_ledger(&custom.into()).min_regions
+        };
+        assert_eq!((said(b"1"), said(b"3")), (1, 3));
+        assert_eq!((said(b""), said(b"-1"), said(b"\xff")), (2, 2, 2), "that is no number");
+        assert_eq!(places.of_ledger(&BTreeMap::new()).min_regions, 2);
+        assert_eq!(places.regions(&bookies), 2);
+        assert_eq!(places.regions(&[BookieId::new("elsewhere")]), 0);
+    }
+
+    #[test]
     fn a_bookie_whose_place_is_not_known_is_no_region_of_its_own() {
         let (mut places, mut bookies) = places(&[2], 2);
         let stranger = BookieId::new("stranger");
@@ -345,9 +385,10 @@ mod tests {
         assert!(!places.is_covered(quorums, &[bookies[0].clone(), stranger.clone()]));
         assert_eq!(places.choose(quorums, bookies.clone(), &mut Choice::new(1)), None);
         assert_eq!(places.unknown(&bookies).collect::<Vec<_>>(), [&stranger]);
-        places.regions_min = 1;
+        places.min_regions = 1;
         assert!(places.choose(quorums, bookies.clone(), &mut Choice::new(1)).is_some());
-        assert_eq!(places.unknown(&bookies).count(), 0, "nothing is asked of it");
+        assert_eq!(places.unknown(&bookies).count(), 1, "a stream may want regions");
+        assert_eq!(BookiePlaces::default().unknown(&bookies).count(), 0, "nothing is known of any");
     }
 
     #[test]

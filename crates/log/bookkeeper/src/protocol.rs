@@ -30,6 +30,17 @@ pub enum BookieRequest {
         /// Fence the ledger before: no more entries are taken but those of a recovery.
         fence: Option<MasterKey>,
     },
+    /// Read entries that lie behind each other, if the bookie has a request for that.
+    ReadBatch {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The first one, which is answered whatever it takes.
+        first: EntryId,
+        /// How many there are at most.
+        count_max: u32,
+        /// Bytes that those behind the first one may take with it, and with some for each.
+        bytes_max: u32,
+    },
     /// Say what is known of the LAC.
     ReadLac {
         /// The ledger.
@@ -69,6 +80,11 @@ pub enum BookieAnswer {
         /// The LAC that the bookie knows.
         lac: Option<EntryId>,
     },
+    /// Entries that lie behind each other, from the first that was asked for on; not checked yet.
+    Batch {
+        /// Their bytes.
+        packets: Vec<Bytes>,
+    },
     /// The explicit LAC's bytes and those of the last entry, not checked yet.
     Lac {
         /// What a writer sent without an entry.
@@ -101,6 +117,9 @@ pub enum BookieError {
     /// It has too much to do; later it may do it.
     #[error("it has too many requests")]
     Overloaded,
+    /// It does not know such a request.
+    #[error("it does not know such a request")]
+    Unsupported,
     /// A status that says nothing about entries: an error of its disk, a request that it does not know.
     #[error("it answered with status {0}")]
     Refused(i32),

@@ -149,6 +149,64 @@ impl EntryRead {
     }
 }
 
+/// Reads entries that lie behind each other from one bookie at once. It asks once: what does not come is to be read
+/// entry by entry, from whichever bookies have it.
+pub(crate) struct BatchRead {
+    ledger: LedgerId,
+    first: EntryId,
+    count: usize,
+    codec: EntryCodec,
+    until: Instant,
+}
+
+impl BatchRead {
+    /// Asks `bookie`, which has each of these entries if the ledger is not striped. It has `patience` for all of them.
+    pub(crate) fn new(
+        ledger: LedgerId,
+        metadata: &LedgerMetadata,
+        entries: (EntryId, usize),
+        bytes_max: usize,
+        bookie: BookieId,
+        until: Instant,
+        effects: &mut Vec<StepEffect>,
+    ) -> Self {
+        let (first, count) = entries;
+        let bounded = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
+        let request = BookieRequest::ReadBatch {
+            ledger,
+            first,
+            count_max: bounded(count),
+            bytes_max: bounded(bytes_max),
+        };
+        effects.push(StepEffect::Ask { token: 0, bookie, request });
+        let codec = EntryCodec::new(ledger, metadata.digest, &metadata.password);
+        Self { ledger, first, count, codec, until }
+    }
+
+    /// What happened, and what came of it, once: those that are right, up to the first that is not there or is not.
+    pub(crate) fn step(&self, now: Instant, input: StepInput) -> Option<Vec<LedgerEntry>> {
+        match input {
+            StepInput::Answer { result: Ok(BookieAnswer::Batch { packets }), .. } => {
+                let mut entries = Vec::with_capacity(packets.len());
+                let mut wanted = self.first;
+                for packet in packets.into_iter().take(self.count) {
+                    match self.codec.open(Some(wanted), packet) {
+                        Ok(entry) => entries.push(entry),
+                        Err(fault) => {
+                            tracing::warn!(ledger = %self.ledger, entry = %wanted, %fault, "a copy is damaged; another one is read");
+                            break;
+                        }
+                    }
+                    wanted = wanted.next();
+                }
+                Some(entries)
+            }
+            StepInput::Answer { .. } => Some(Vec::new()),
+            _ => (now >= self.until).then(Vec::new),
+        }
+    }
+}
+
 /// Asks for the LAC until every write set has so many answers that none of its ack quorums is left out: what an
 /// acknowledged entry told is found.
 pub(crate) struct LacRead {
@@ -312,5 +370,63 @@ impl TailPoll {
             _ => {}
         }
         (self.waiting == 0 && self.left.is_empty()).then_some(Polled::Nothing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::digest::DigestKind;
+
+    fn batch_of(packets: Vec<Bytes>) -> StepInput {
+        StepInput::Answer { token: 0, result: Ok(BookieAnswer::Batch { packets }) }
+    }
+
+    #[test]
+    fn of_a_batch_entries_are_taken_up_to_the_first_that_is_wrong_and_no_more_than_were_asked_for() {
+        let ledger = LedgerId::new(4).expect("not negative");
+        let bookie = BookieId::new("a:1");
+        let quorums = Quorums::new(1, 1, 1).expect("in order");
+        let metadata = LedgerMetadata::new(quorums, vec![bookie.clone()], DigestKind::Crc32c, b"secret");
+        let codec = EntryCodec::new(ledger, DigestKind::Crc32c, b"secret");
+        let packed =
+            |entry: i64| codec.pack(EntryId::new(entry), EntryId::NONE, 1, format!("{entry}").as_bytes());
+        let damaged = |entry: i64| {
+            let mut packet = packed(entry).to_vec();
+            *packet.last_mut().expect("some bytes") ^= 1;
+            Bytes::from(packet)
+        };
+        let begun = Instant::default();
+        let until = begun + Duration::from_millis(50);
+        let mut effects = Vec::new();
+        let read = BatchRead::new(
+            ledger,
+            &metadata,
+            (EntryId::new(7), 3),
+            1_000,
+            bookie.clone(),
+            until,
+            &mut effects,
+        );
+        let request =
+            BookieRequest::ReadBatch { ledger, first: EntryId::new(7), count_max: 3, bytes_max: 1_000 };
+        assert_eq!(effects, [StepEffect::Ask { token: 0, bookie, request }]);
+        let taken = |input: StepInput| -> Option<Vec<i64>> {
+            let entries = read.step(begun, input)?;
+            Some(entries.iter().map(|entry| entry.entry.get()).collect())
+        };
+        assert_eq!(taken(batch_of(vec![packed(7), packed(8)])), Some(vec![7, 8]));
+        assert_eq!(taken(batch_of((7..12).map(packed).collect())), Some(vec![7, 8, 9]));
+        assert_eq!(taken(batch_of(vec![packed(7), damaged(8), packed(9)])), Some(vec![7]));
+        assert_eq!(taken(batch_of(vec![packed(7), packed(9)])), Some(vec![7]), "one is missing");
+        assert_eq!(taken(batch_of(vec![packed(8)])), Some(vec![]), "another entry");
+        for error in [BookieError::Unsupported, BookieError::NoEntry, BookieError::Unreachable] {
+            assert_eq!(taken(StepInput::Answer { token: 0, result: Err(error) }), Some(vec![]));
+        }
+        assert_eq!(taken(StepInput::Tick), None);
+        assert_eq!(read.step(until, StepInput::Tick), Some(vec![]), "it is waited for no longer");
     }
 }

@@ -6,11 +6,14 @@ use crate::check::{Checker, LedgerCheck};
 use crate::client::{BookKeeper, StepDriver, is_closed};
 use crate::digest::LedgerEntry;
 use crate::ids::{EntryId, LedgerId};
-use crate::limits::READ_AHEAD_MAX;
+use crate::limits::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, READ_AHEAD_MAX};
 use crate::metadata::LedgerMetadata;
-use crate::read::{EntryRead, LacRead, Polled, ReadTimes, TailPoll};
+use crate::read::{BatchRead, EntryRead, LacRead, Polled, ReadTimes, TailPoll};
 use crate::step::{LedgerFault, StepInput};
 use crate::zookeeper::closed_at;
+
+/// How much longer a bookie has for many entries than for one.
+const BATCH_PATIENCE: u32 = 4;
 
 /// What is known of the ledger.
 struct KnownLedger {
@@ -110,11 +113,9 @@ impl LedgerReader {
         }
     }
 
-    async fn read_with(&self, entry: EntryId, metadata: &LedgerMetadata) -> Result<LedgerEntry, LedgerFault> {
-        let mut driver = StepDriver::new(&self.client, self.ledger);
-        let env = self.client.env();
-        let mut effects = Vec::new();
-        // Readers of one ledger begin with another copy each, of those in their region if there are any.
+    /// The copy of an entry to begin with. Readers of one ledger begin with another one each, of those in their region
+    /// if there are any.
+    fn first_copy(&self, entry: EntryId, metadata: &LedgerMetadata) -> usize {
         let ensemble = metadata.ensemble_of(entry);
         let mut copies: Vec<usize> = (0..metadata.quorums.write()).collect();
         let is_near = |copy: &usize| {
@@ -124,7 +125,14 @@ impl LedgerReader {
         if copies.iter().any(is_near) {
             copies.retain(is_near);
         }
-        let first = copies[env.random_below(copies.len() as u64) as usize];
+        copies[self.client.env().random_below(copies.len() as u64) as usize]
+    }
+
+    async fn read_with(&self, entry: EntryId, metadata: &LedgerMetadata) -> Result<LedgerEntry, LedgerFault> {
+        let mut driver = StepDriver::new(&self.client, self.ledger);
+        let env = self.client.env();
+        let mut effects = Vec::new();
+        let first = self.first_copy(entry, metadata);
         let times = self.read_times();
         let mut read = EntryRead::new(self.ledger, entry, metadata, first, times, env.now(), &mut effects);
         loop {
@@ -136,12 +144,79 @@ impl LedgerReader {
         }
     }
 
-    /// Reads entries from `from` on, up to the LAC and [`READ_AHEAD_MAX`] of them, at once; in order.
+    /// Reads entries from `from` on, up to the LAC, some of them at once; in order. None if `from` is beyond it.
+    ///
+    /// # Errors
+    /// As those of [`Self::read`].
     pub async fn read_range(&self, from: EntryId) -> Result<Vec<LedgerEntry>, LedgerFault> {
-        let lac = self.lac().await;
-        let count = usize::try_from(lac.get() - from.get() + 1).unwrap_or(0).min(READ_AHEAD_MAX);
-        let entries = (0..count as i64).map(|ahead| self.read(EntryId::new(from.get() + ahead)));
-        futures::future::try_join_all(entries).await
+        match self.lac().await {
+            lac if from > lac => Ok(Vec::new()),
+            _ => self.read_some(from, BATCH_ENTRIES_MAX, BATCH_BYTES_MAX).await,
+        }
+    }
+
+    /// Reads entries from `from` on, in order and up to the LAC: one at least, `count_max` of them at most, and those
+    /// behind the first within about `bytes_max` bytes. With one request, if the bookie has one for that. Otherwise
+    /// each by one of its own, [`READ_AHEAD_MAX`] of them at most, and `bytes_max` bounds nothing.
+    ///
+    /// # Errors
+    /// As those of [`Self::read`].
+    pub async fn read_some(
+        &self,
+        from: EntryId,
+        count_max: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<LedgerEntry>, LedgerFault> {
+        let (metadata, lac) = {
+            let known = self.known.lock().await;
+            (known.metadata.clone(), known.lac)
+        };
+        if !from.is_some() || from > lac {
+            return Err(LedgerFault::NoEntry(from, lac));
+        }
+        let end = metadata.ensemble_end(from).map_or(lac.next(), |end| end.min(lac.next()));
+        let count = usize::try_from(end.get() - from.get()).unwrap_or(usize::MAX);
+        let count = count.min(count_max).clamp(1, BATCH_ENTRIES_MAX);
+        // A bookie of a striped ledger does not have each entry.
+        let is_whole = metadata.quorums.write() == metadata.quorums.ensemble();
+        if count > 1 && is_whole && self.client.reads_batches() {
+            let entries = self.read_batch((from, count), bytes_max.min(BATCH_BYTES_MAX), &metadata).await;
+            if !entries.is_empty() {
+                self.client.note_batch(entries.len());
+                return Ok(entries);
+            }
+        }
+        let entries = (0..count.min(READ_AHEAD_MAX) as i64).map(|ahead| EntryId::new(from.get() + ahead));
+        futures::future::try_join_all(entries.map(|entry| self.read(entry))).await
+    }
+
+    /// What one bookie has of these entries, as far as it is right.
+    async fn read_batch(
+        &self,
+        entries: (EntryId, usize),
+        bytes_max: usize,
+        metadata: &LedgerMetadata,
+    ) -> Vec<LedgerEntry> {
+        let first = entries.0;
+        let copy = self.first_copy(first, metadata);
+        let ensemble = metadata.ensemble_of(first);
+        let Some(bookie) = metadata.quorums.write_set(first).nth(copy).and_then(|at| ensemble.get(at)) else {
+            return Vec::new();
+        };
+        let mut driver = StepDriver::new(&self.client, self.ledger);
+        let env = self.client.env();
+        let mut effects = Vec::new();
+        // It reads all of them, from a disk it may be: one entry that is late is asked for elsewhere earlier.
+        let until = env.now() + BATCH_PATIENCE * self.client.times().speculative;
+        let read =
+            BatchRead::new(self.ledger, metadata, entries, bytes_max, bookie.clone(), until, &mut effects);
+        loop {
+            driver.carry_out(&mut effects);
+            let input = driver.next().await;
+            if let Some(entries) = read.step(env.now(), input) {
+                return entries;
+            }
+        }
     }
 
     /// Reads the metadata again.

@@ -8,6 +8,9 @@ use tailwater_tls::Dialer;
 pub struct LedgersSecurity {
     /// What is shown to ZooKeeper: SASL with DIGEST-MD5. A password is not sent.
     pub zookeeper: Option<EngineLogin>,
+    /// Makes connections to ZooKeeper, in TLS if it trusts anybody. A server's certificate has to be for its host as
+    /// the store names it.
+    pub zookeeper_dialer: Dialer,
     /// To bookies.
     pub bookies: BookieSecurity,
 }

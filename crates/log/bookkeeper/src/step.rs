@@ -81,14 +81,16 @@ pub enum LedgerFault {
     },
     /// The bookies that take entries are not in the regions that are wanted.
     #[error(
-        "no {quorums} of the bookies that take entries has every ack quorum in {regions} regions; start bookies in more \
-         regions, or ask for fewer"
+        "no {quorums} of the bookies that take entries has every ack quorum in {regions} regions: they are in {have}; start \
+         bookies in more regions, or ask for fewer"
     )]
     Regions {
         /// What is wanted of the ledger.
         quorums: Quorums,
         /// Regions that every ack quorum is to cover.
         regions: usize,
+        /// Regions that bookies which take entries are in.
+        have: usize,
     },
     /// Too few bookies answered in time.
     #[error("entry {entry} did not get its quorum in time, and no other bookies are there for it")]

@@ -14,6 +14,7 @@ pub(crate) mod messages;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
+use crate::batches::put_batch_request;
 use crate::ids::EntryId;
 use crate::limits::FRAME_BYTES_MAX;
 use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
@@ -49,7 +50,9 @@ pub struct NumberedAnswer {
 
 /// Appends a request's frame to `to`.
 pub fn put_request(number: u64, request: &BookieRequest, to: &mut BytesMut) {
-    put_packet(&packet_of(number, request), to);
+    if let Some(packet) = packet_of(number, request, to) {
+        put_packet(&packet, to);
+    }
 }
 
 /// Appends a message's frame to `to`.
@@ -61,9 +64,10 @@ pub(crate) fn put_packet(packet: &RequestPacket, to: &mut BytesMut) {
     packet.encode(to).expect("a buffer grows");
 }
 
-fn packet_of(number: u64, request: &BookieRequest) -> RequestPacket {
+/// The message of a request. One that version 3 has no message for is put into `to` as it is.
+fn packet_of(number: u64, request: &BookieRequest, to: &mut BytesMut) -> Option<RequestPacket> {
     let header = |operation| HeaderPacket { version: VERSION, operation, number };
-    match request {
+    Some(match request {
         BookieRequest::Add { ledger, entry, packet, key, recovery } => RequestPacket {
             header: header(OPERATION_ADD),
             add: Some(AddPacket {
@@ -86,6 +90,10 @@ fn packet_of(number: u64, request: &BookieRequest) -> RequestPacket {
             }),
             ..RequestPacket::default()
         },
+        BookieRequest::ReadBatch { ledger, first, count_max, bytes_max } => {
+            put_batch_request(number, *ledger, *first, *count_max, *bytes_max, to);
+            return None;
+        }
         BookieRequest::Poll { ledger, previous, wait_ms } => RequestPacket {
             header: header(OPERATION_READ),
             read: Some(ReadPacket {
@@ -114,7 +122,7 @@ fn packet_of(number: u64, request: &BookieRequest) -> RequestPacket {
             }),
             ..RequestPacket::default()
         },
-    }
+    })
 }
 
 /// Takes the first answer to a request out of `from`, once it is there whole.
@@ -123,8 +131,14 @@ pub fn take_response(from: &mut BytesMut) -> Result<Option<NumberedAnswer>, Fram
     Ok(packet.map(|packet| NumberedAnswer { number: packet.header.number, result: answer_of(packet) }))
 }
 
-/// Takes the first frame out of `from`, once it is there whole.
+/// Takes the first message out of `from`, once it is there whole.
 pub(crate) fn take_packet(from: &mut BytesMut) -> Result<Option<ResponsePacket>, FrameFault> {
+    let Some(frame) = take_frame(from)? else { return Ok(None) };
+    ResponsePacket::decode(frame).map(Some).map_err(|_| FrameFault::Message)
+}
+
+/// Takes the bytes of the first frame out of `from`, once they are all there.
+pub(crate) fn take_frame(from: &mut BytesMut) -> Result<Option<Bytes>, FrameFault> {
     let Some(mut length) = from.get(..4) else { return Ok(None) };
     let length = length.get_u32() as usize;
     if length > FRAME_BYTES_MAX {
@@ -136,8 +150,7 @@ pub(crate) fn take_packet(from: &mut BytesMut) -> Result<Option<ResponsePacket>,
         return Ok(None);
     }
     from.advance(4);
-    let frame = from.split_to(length).freeze();
-    ResponsePacket::decode(frame).map(Some).map_err(|_| FrameFault::Message)
+    Ok(Some(from.split_to(length).freeze()))
 }
 
 fn answer_of(packet: ResponsePacket) -> Result<BookieAnswer, BookieError> {

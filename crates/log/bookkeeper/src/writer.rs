@@ -34,6 +34,17 @@ impl PendingEntry {
     }
 }
 
+/// A look at the metadata of a ledger that is written, as its writer has them at that moment.
+#[derive(Clone)]
+pub struct WriterMetadata(Arc<Mutex<LedgerMetadata>>);
+
+impl WriterMetadata {
+    /// Hands them to `look`, which must not wait: the writer does.
+    pub fn with<T>(&self, look: impl FnOnce(&LedgerMetadata) -> T) -> T {
+        look(&self.0.lock())
+    }
+}
+
 /// Writes one ledger. Dropped without [`LedgerWriter::close`] it leaves the ledger open, to be recovered.
 pub struct LedgerWriter {
     ledger: LedgerId,
@@ -47,11 +58,12 @@ impl LedgerWriter {
     pub(crate) fn start(client: &BookKeeper, ledger: LedgerId, versioned: VersionedMetadata) -> Self {
         let (commands, received) = mpsc::channel(IN_FLIGHT_ENTRIES_MAX);
         let metadata = Arc::new(Mutex::new(versioned.metadata.clone()));
+        let places = client.places().of_ledger(&versioned.metadata.custom);
         let times =
             AppendTimes { entry: client.times().entry, pause: client.times().pause, lac: client.times().lac };
         let env = client.env();
-        let appender = LedgerAppender::new(ledger, versioned, times, env.random_u64(), env.now())
-            .with_places(client.places().clone());
+        let appender =
+            LedgerAppender::new(ledger, versioned, times, env.random_u64(), env.now()).with_places(places);
         let run = Writing {
             client: client.clone(),
             driver: StepDriver::new(client, ledger),
@@ -73,6 +85,11 @@ impl LedgerWriter {
     /// The ledger's metadata, as the writer has them.
     pub fn metadata(&self) -> LedgerMetadata {
         self.metadata.lock().clone()
+    }
+
+    /// The same whenever somebody looks, also while somebody else has the writer.
+    pub fn watch_metadata(&self) -> WriterMetadata {
+        WriterMetadata(Arc::clone(&self.metadata))
     }
 
     /// Sends an entry. It waits for room only; entries get their numbers in the order of the calls that are polled.

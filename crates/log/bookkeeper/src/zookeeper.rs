@@ -10,13 +10,16 @@
 //!  ROOT/000/0000/0030/0000/L0000      of a ledger whose number does not fit in 31 bits: nineteen digits
 //! ```
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use prost::Message;
 use tailwater_access::EngineLogin;
 use tailwater_env::Env;
-use tokio::sync::Mutex;
+use tailwater_tls::{Dialer, Relays};
+use tokio::sync::{Mutex, OnceCell};
 use zookeeper_client::{Acl, Acls, Client, CreateMode, Error as ZkError, SaslOptions};
 
 use crate::ids::{BookieId, EntryId, LedgerId};
@@ -82,6 +85,9 @@ struct LedgersInner {
     env: Env,
     uri: LedgersUri,
     login: Option<EngineLogin>,
+    dialer: Dialer,
+    /// The ways to the servers, once they were needed.
+    relays: OnceCell<Relays>,
     /// The session, and a new one after it expired.
     client: Mutex<Option<Client>>,
 }
@@ -126,8 +132,14 @@ fn fault(error: ZkError) -> LedgerFault {
 
 impl Ledgers {
     /// Connects, logs in if there is a login, and checks that there is a layout that this client knows.
-    pub async fn connect(env: Env, uri: LedgersUri, login: Option<EngineLogin>) -> Result<Self, LedgerFault> {
-        let ledgers = Self(Arc::new(LedgersInner { env, uri, login, client: Mutex::new(None) }));
+    pub async fn connect(
+        env: Env,
+        uri: LedgersUri,
+        login: Option<EngineLogin>,
+        dialer: Dialer,
+    ) -> Result<Self, LedgerFault> {
+        let (relays, client) = (OnceCell::new(), Mutex::new(None));
+        let ledgers = Self(Arc::new(LedgersInner { env, uri, login, dialer, relays, client }));
         let root = &ledgers.0.uri.root;
         let layout = match ledgers.read_node(&format!("{root}/LAYOUT")).await {
             Err(LedgerFault::NoLedger) => {
@@ -150,6 +162,13 @@ impl Ledgers {
         )))
     }
 
+    /// One of a place that nobody was asked about.
+    #[cfg(test)]
+    pub(crate) fn unconnected(env: Env, uri: LedgersUri) -> Self {
+        let (relays, client) = (OnceCell::new(), Mutex::new(None));
+        Self(Arc::new(LedgersInner { env, uri, login: None, dialer: Dialer::plain(), relays, client }))
+    }
+
     /// A session that has not ended, as far as is known.
     async fn client(&self) -> Result<Client, LedgerFault> {
         let mut client = self.0.client.lock().await;
@@ -161,7 +180,17 @@ impl Ledgers {
             connector =
                 connector.with_sasl(SaslOptions::digest_md5(user.clone(), password.text().to_owned()));
         }
-        let new = self.timed(connector.connect(&self.0.uri.servers)).await?;
+        let relaying = || Relays::open(&self.0.env, &self.0.dialer, &self.0.uri.servers);
+        let told = |why: std::io::Error| LedgerFault::ZooKeeper(format!("it can't be reached in TLS: {why}"));
+        let relays = self.0.relays.get_or_try_init(relaying).await.map_err(told)?;
+        // Of a connection in TLS that does not come to be the library hears only that it has ended.
+        let connecting = pin!(self.timed(connector.connect(relays.servers())));
+        let new = match select(connecting, pin!(relays.all_refused())).await {
+            Either::Left((connected, _)) => {
+                connected.map_err(|fault| relays.refusal().map_or(fault, LedgerFault::ZooKeeper))?
+            }
+            Either::Right((why, _)) => return Err(LedgerFault::ZooKeeper(why)),
+        };
         *client = Some(new.clone());
         Ok(new)
     }

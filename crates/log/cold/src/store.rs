@@ -51,6 +51,10 @@ impl StoreContract for ColdStore {
         self.store.places()
     }
 
+    fn living_copies(&self, shard: &ShardId) -> Option<u32> {
+        self.store.living_copies(shard)
+    }
+
     fn check_copies(&self, wanted: SegmentCopies) -> FromStore<'_, ()> {
         self.store.check_copies(wanted)
     }

@@ -4,6 +4,7 @@
 //! that leads, the others are bookies: they are no brokers, and have numbers of which no broker is. On a node's own
 //! disk it has one, the broker's.
 
+use tailwater_format::ShardId;
 use tailwater_log::{Log, StreamConfig};
 
 use crate::errors::{ErrorCode, RefusedRequest};
@@ -16,8 +17,8 @@ pub(crate) const BOOKIES_FROM: i32 = 1_000_000_001;
 pub(crate) struct Replicas {
     /// All of them, the leader first.
     pub all: Vec<i32>,
-    /// The first ones, as many as bookies take entries now, if there is a leader. Whether the segment that is written
-    /// has a copy at each of these bookies is not looked at.
+    /// The first ones, if there is a leader: as many as the bookies of the segment that is written which take entries
+    /// now. Where this node has no such segment, as many as bookies take entries.
     pub in_sync: Vec<i32>,
     /// The others.
     pub offline: Vec<i32>,
@@ -34,9 +35,9 @@ impl Replicas {
     }
 
     /// Those of a partition of a stream like this.
-    pub fn new(log: &Log, config: &StreamConfig, leader: i32, is_led: bool) -> Self {
+    pub fn new(log: &Log, config: &StreamConfig, shard: &ShardId, leader: i32, is_led: bool) -> Self {
         let copies = log.decided_copies(config).write_quorum;
-        Self::of(leader, is_led, copies, log.places().unwrap_or(copies))
+        Self::of(leader, is_led, copies, log.living_copies(shard).unwrap_or(copies))
     }
 }
 

@@ -1,12 +1,12 @@
 //! What is known of one segment.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_bookkeeper::{LedgerId, LedgerReader};
+use tailwater_bookkeeper::{BookieId, LedgerId, LedgerReader, WriterMetadata};
 use tailwater_env::Task;
 use tailwater_format::{AppendedTo, DurableTo, Position, SegmentId};
 use tailwater_store::{EntryPlace, StoreError};
@@ -128,10 +128,26 @@ impl Drop for EntryRoom {
     }
 }
 
+/// The ledger of a segment that is written.
+pub(crate) struct WrittenLedger {
+    pub(crate) metadata: WriterMetadata,
+    /// Copies of each entry that its stream wants. The ledger may have begun with fewer.
+    pub(crate) wanted: usize,
+}
+
+impl WrittenLedger {
+    /// How many copies an entry gets that is appended now, at such bookies.
+    pub(crate) fn copies_at(&self, is_there: impl Fn(&BookieId) -> bool) -> usize {
+        self.metadata.with(|metadata| metadata.copies_of_next(is_there))
+    }
+}
+
 /// A segment of the store.
 pub(crate) struct HeldSegment {
     pub(crate) id: SegmentId,
     pub(crate) state: Mutex<HeldState>,
+    /// Set when its ledger is made, if that is made here.
+    pub(crate) written: OnceLock<WrittenLedger>,
     /// Opened by the first read.
     pub(crate) reader: OnceCell<LedgerReader>,
     /// The way to its task; `None` where it never had one. What waits there is bounded by [`EntryRoom`].
@@ -174,8 +190,25 @@ impl HeldSegment {
     }
 
     fn new(id: SegmentId, state: HeldState, commands: Option<mpsc::UnboundedSender<Command>>) -> Self {
-        let (reader, task, moved) = (OnceCell::new(), Mutex::new(None), Notify::new());
-        Self { id, state: Mutex::new(state), reader, commands, task, moved }
+        let (written, reader) = (OnceLock::new(), OnceCell::new());
+        Self {
+            id,
+            state: Mutex::new(state),
+            written,
+            reader,
+            commands,
+            task: Mutex::new(None),
+            moved: Notify::new(),
+        }
+    }
+
+    /// Its ledger, as long as it takes entries and has one.
+    pub(crate) fn open_ledger(&self) -> Option<&WrittenLedger> {
+        let is_open = {
+            let state = self.state.lock();
+            state.sealed.is_none() && !state.is_over
+        };
+        self.written.get().filter(|_| is_open)
     }
 
     /// Changes what is known, and tells those who wait for it.

@@ -17,8 +17,10 @@ pub const CACHE_BYTES_MAX: usize = 32 << 20;
 pub const POINTS_MAX: usize = 512;
 /// Bytes between two entries of a segment that is written whose places are remembered.
 pub const POINT_STEP_BYTES: u64 = 256 << 10;
-/// Entries that one read asks bookies for at a time.
-pub const READS_MAX: usize = 16;
+/// Entries that one read takes bytes of.
+pub const READS_MAX: usize = 1_024;
+/// Bytes that an entry takes beside its own where many are read at once: its head with a digest, and its length.
+pub const ENTRY_HEAD_BYTES: usize = 64;
 /// Ledgers that are looked at, recovered or deleted at a time.
 pub const LEDGERS_AT_A_TIME: usize = 16;
 /// Ledgers that a sweep looks at before it deletes what is left over among them, and pauses.
@@ -36,6 +38,7 @@ pub const TROUBLE_TOLD: Duration = Duration::from_secs(30);
 /// How often it is looked how many bookies take entries, which Kafka's clients are told as replicas in sync.
 pub const BOOKIES_LOOK: Duration = Duration::from_secs(2);
 
+const _: () = assert!(READS_MAX <= tailwater_bookkeeper::limits::BATCH_ENTRIES_MAX);
 const _: () = assert!(
     SENT_BYTES_MAX + tailwater_bookkeeper::limits::ENTRY_BYTES_MAX
         <= tailwater_bookkeeper::limits::IN_FLIGHT_BYTES_MAX

@@ -7,13 +7,16 @@
 //!  tailwater.shard     decimal
 //!  tailwater.segment   decimal
 //!  tailwater.term      decimal
+//!  tailwater.min_regions   decimal: regions that every ack quorum is in, see [`tailwater_bookkeeper::MIN_REGIONS_KEY`]
 //! ```
+//!
+//! The last one is not there in ledgers that were begun before streams could say it.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use tailwater_bookkeeper::LedgerMetadata;
+use tailwater_bookkeeper::{LedgerMetadata, MIN_REGIONS_KEY};
 use tailwater_format::{SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 use uuid::Uuid;
 
@@ -27,14 +30,15 @@ const SHARD: &str = "tailwater.shard";
 const SEGMENT: &str = "tailwater.segment";
 const TERM: &str = "tailwater.term";
 
-/// What is kept with the ledger of a segment.
-pub(crate) fn custom_of(cluster: Uuid, id: &SegmentId) -> BTreeMap<String, Bytes> {
+/// What is kept with the ledger of a segment whose every ack quorum is to be in so many regions.
+pub(crate) fn custom_of(cluster: Uuid, id: &SegmentId, min_regions: usize) -> BTreeMap<String, Bytes> {
     let values = [
         (CLUSTER, cluster.to_string()),
         (STREAM, id.shard.stream.0.to_string()),
         (SHARD, id.shard.shard.0.to_string()),
         (SEGMENT, id.number.0.to_string()),
         (TERM, id.term.0.to_string()),
+        (MIN_REGIONS_KEY, min_regions.to_string()),
     ];
     values.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect()
 }
@@ -102,7 +106,7 @@ mod tests {
         assert_eq!(owner_of(cluster, &metadata), LedgerOwner::AnotherProgram);
         let shard = ShardId { stream: StreamId(Uuid::from_u128(9)), shard: ShardNumber(3) };
         let id = SegmentId { shard, number: SegmentNumber(u64::MAX), term: Term(5) };
-        metadata.custom = custom_of(cluster, &id);
+        metadata.custom = custom_of(cluster, &id, 2);
         assert_eq!(segment_of(cluster, &metadata), Some(id));
         assert_eq!(segment_of(Uuid::from_u128(8), &metadata), None, "another cluster's");
         assert_eq!(owner_of(Uuid::from_u128(8), &metadata), LedgerOwner::AnotherCluster);

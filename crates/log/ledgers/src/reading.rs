@@ -6,7 +6,6 @@ use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::{Bytes, BytesMut};
-use futures::future::try_join_all;
 use tailwater_bookkeeper::{EntryId, LedgerFault, LedgerId, LedgerReader};
 use tailwater_format::{Offset, Position, SegmentId, TransactionId};
 use tailwater_store::StoreError;
@@ -14,10 +13,22 @@ use tailwater_store::limits::READ_BYTES_MAX;
 
 use crate::cache::HeldEntry;
 use crate::held::HeldSegment;
-use crate::limits::READS_MAX;
+use crate::limits::{ENTRY_HEAD_BYTES, READS_MAX};
 use crate::names::PASSWORD;
 use crate::points::LedgerPoint;
 use crate::store::LedgerStore;
+
+/// What is read together with an entry that is looked for, where that comes from bookies.
+#[derive(Clone, Copy)]
+struct ReadTogether {
+    entries: usize,
+    bytes: usize,
+}
+
+impl ReadTogether {
+    /// Nothing but the entry.
+    const ALONE: Self = Self { entries: 1, bytes: 0 };
+}
 
 /// What may be read of a segment: so many entries of a ledger, up to `end`.
 #[derive(Clone, Copy)]
@@ -41,29 +52,42 @@ impl LedgerStore {
         }
         let wanted = length.min(READ_BYTES_MAX).min((durable.0 - position.0) as usize);
         let Some(extent) = extent_of(&held).filter(|_| wanted > 0) else { return Ok(Bytes::new()) };
-        let found = self.find(&held, extent, |point| point.beside_position(position)).await?;
+        // As many entries as it will take if they are of the ledger's usual size.
+        let usual = (extent.end.0 / extent.entries as u64).max(1) as usize;
+        let entries = wanted.div_ceil(usual).saturating_add(1).min(READS_MAX);
+        let together = ReadTogether { entries, bytes: wanted.saturating_add(entries * ENTRY_HEAD_BYTES) };
+        let found = self.find(&held, extent, together, |point| point.beside_position(position)).await?;
         let found = found.filter(|point| point.beside_position(position) == Ordering::Equal);
         let first = found.ok_or_else(|| unreadable(&held, position, "no entry of its ledger holds that"))?;
-        let entry = self.entry(&held, extent, first.entry).await?;
+        let entry = self.entry(&held, extent, first.entry, together).await?;
         let begin = (position.0 - first.position.0) as usize;
         let head = entry.bytes.slice(begin..entry.bytes.len().min(begin + wanted));
-        // As many of those behind it as it will take if they are like it.
-        let more = (wanted - head.len()).div_ceil(entry.bytes.len().max(1)).min(READS_MAX) as i64;
-        let last = (first.entry + more).min(extent.entries - 1);
-        if last == first.entry {
+        let end = extent.entries.min(first.entry + READS_MAX as i64);
+        if head.len() == wanted || first.entry + 1 == end {
             return Ok(head);
         }
-        let behind = (first.entry + 1..=last).map(|number| self.entry(&held, extent, number));
-        let behind = try_join_all(behind).await?;
         let mut bytes = BytesMut::with_capacity(wanted);
         bytes.extend_from_slice(&head);
-        let mut at = first.end;
-        for next in behind {
+        let mut last = (first.entry, entry);
+        for number in first.entry + 1..end {
+            if bytes.len() == wanted {
+                break;
+            }
+            let left = wanted - bytes.len();
+            let entries = left.div_ceil(usual).min(together.entries);
+            let left = ReadTogether { entries, bytes: left.saturating_add(entries * ENTRY_HEAD_BYTES) };
+            let next = self.entry(&held, extent, number, left).await?;
+            let at = Position(last.1.position.0 + last.1.bytes.len() as u64);
             if next.position != at {
                 return Err(unreadable(&held, at, "its ledger's entries do not lie behind each other"));
             }
-            at = Position(at.0 + next.bytes.len() as u64);
             bytes.extend_from_slice(&next.bytes[..next.bytes.len().min(wanted - bytes.len())]);
+            last = (number, next);
+        }
+        // The next read goes on behind it.
+        let (number, last) = last;
+        if let Ok(point) = LedgerPoint::of(&held.id, number, last.position, &last.bytes) {
+            held.state.lock().points.note(point);
         }
         Ok(bytes.freeze())
     }
@@ -75,7 +99,8 @@ impl LedgerStore {
     ) -> Result<Position, StoreError> {
         let held = self.get(id)?;
         let Some(extent) = extent_of(&held) else { return Ok(Position(0)) };
-        let found = self.find(&held, extent, |point| point.beside_offset(offset)).await?;
+        let found =
+            self.find(&held, extent, ReadTogether::ALONE, |point| point.beside_offset(offset)).await?;
         Ok(found.map_or(Position(0), |point| point.position))
     }
 
@@ -91,7 +116,7 @@ impl LedgerStore {
             true => Ordering::Less,
             false => Ordering::Greater,
         };
-        let found = self.find(&held, extent, beside).await?;
+        let found = self.find(&held, extent, ReadTogether::ALONE, beside).await?;
         Ok(found.map_or(Position(0), |point| point.position))
     }
 
@@ -100,6 +125,7 @@ impl LedgerStore {
         &self,
         held: &HeldSegment,
         extent: Extent,
+        together: ReadTogether,
         beside: impl Fn(&LedgerPoint) -> Ordering,
     ) -> Result<Option<LedgerPoint>, StoreError> {
         let (mut before, behind) = held.state.lock().points.around(&beside);
@@ -114,8 +140,11 @@ impl LedgerStore {
             if begin >= end {
                 return Ok(before);
             }
-            let number = guess.take().unwrap_or(begin + (end - begin) / 2);
-            let entry = self.entry(held, extent, number).await?;
+            let (number, together) = match guess.take() {
+                Some(number) => (number, together),
+                None => (begin + (end - begin) / 2, ReadTogether::ALONE),
+            };
+            let entry = self.entry(held, extent, number, together).await?;
             let point = LedgerPoint::of(&held.id, number, entry.position, &entry.bytes)
                 .map_err(|why| unreadable(held, entry.position, &why))?;
             held.state.lock().points.note(point);
@@ -126,22 +155,35 @@ impl LedgerStore {
         }
     }
 
-    /// An entry before the end of what may be read.
-    async fn entry(&self, held: &HeldSegment, extent: Extent, number: i64) -> Result<HeldEntry, StoreError> {
+    /// An entry before the end of what may be read. Where it comes from bookies some behind it come with it, and are
+    /// kept.
+    async fn entry(
+        &self,
+        held: &HeldSegment,
+        extent: Extent,
+        number: i64,
+        together: ReadTogether,
+    ) -> Result<HeldEntry, StoreError> {
         if let Some(kept) = self.shared.cache.get(extent.ledger, number) {
             return Ok(kept);
         }
         let failed = |fault: LedgerFault| unreadable(held, extent.end, &fault.to_string());
         let reader = self.reader(held, extent).await.map_err(failed)?;
-        self.shared.counters.entries_read.fetch_add(1, Relaxed);
-        let read = reader.read(EntryId::new(number)).await.map_err(failed)?;
-        let position = read.length.checked_sub(read.payload.len() as u64);
-        let position = position.ok_or_else(|| {
-            unreadable(held, extent.end, &format!("entry {number} is longer than the ledger up to it"))
-        })?;
-        let entry = HeldEntry { position: Position(position), bytes: read.payload };
-        self.shared.cache.put(extent.ledger, number, entry.clone());
-        Ok(entry)
+        let count = together.entries.min(usize::try_from(extent.entries - number).unwrap_or(1));
+        let read = reader.read_some(EntryId::new(number), count, together.bytes).await.map_err(failed)?;
+        self.shared.counters.entries_read.fetch_add(read.len() as u64, Relaxed);
+        let mut first = None;
+        for entry in read {
+            let number = entry.entry.get();
+            let position = entry.length.checked_sub(entry.payload.len() as u64);
+            let position = position.ok_or_else(|| {
+                unreadable(held, extent.end, &format!("entry {number} is longer than the ledger up to it"))
+            })?;
+            let entry = HeldEntry { position: Position(position), bytes: entry.payload };
+            self.shared.cache.put(extent.ledger, number, entry.clone());
+            first.get_or_insert(entry);
+        }
+        first.ok_or_else(|| unreadable(held, extent.end, &format!("entry {number} did not come")))
     }
 
     async fn reader<'a>(

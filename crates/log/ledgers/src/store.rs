@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -26,9 +26,6 @@ use crate::opening::UnreadLedgers;
 use crate::points::LedgerPoint;
 use crate::writing::SegmentWriting;
 
-/// How many bookies take entries before anybody has looked.
-const BOOKIES_UNKNOWN: u32 = u32::MAX;
-
 /// What is counted: each stands for itself, so all accesses are relaxed.
 #[derive(Default)]
 pub(crate) struct LedgerCounters {
@@ -49,8 +46,8 @@ pub(crate) struct LedgersShared {
     pub(crate) quorums: Quorums,
     pub(crate) cache: EntryCache,
     pub(crate) unread: UnreadLedgers,
-    /// Bookies that take entries, when it was looked the last time.
-    bookies: AtomicU32,
+    /// Bookies that take entries, when it was looked the last time; `None` before that.
+    bookies: Mutex<Option<Arc<BTreeSet<BookieId>>>>,
     /// Nobody has the store any more.
     is_dropped: AtomicBool,
     /// Segments that were sealed or deleted, whose ledgers are not closed or deleted yet.
@@ -78,7 +75,7 @@ impl LedgersShared {
             quorums,
             cache: EntryCache::default(),
             unread: UnreadLedgers::default(),
-            bookies: AtomicU32::new(BOOKIES_UNKNOWN),
+            bookies: Mutex::new(None),
             is_dropped: AtomicBool::new(false),
             unfinished: Arc::default(),
             deleting: Semaphore::new(LEDGERS_AT_A_TIME),
@@ -115,8 +112,13 @@ impl LedgersShared {
         }
     }
 
-    /// Looks again and again how many bookies take entries, for as long as the store is there.
-    async fn count_bookies(self: Arc<Self>) {
+    /// See [`Self::bookies`].
+    fn living(&self) -> Option<Arc<BTreeSet<BookieId>>> {
+        self.bookies.lock().clone()
+    }
+
+    /// Looks again and again which bookies take entries, for as long as the store is there.
+    async fn look_for_bookies(self: Arc<Self>) {
         let mut before = String::new();
         while !self.is_dropped.load(Ordering::Relaxed) {
             if let Ok(bookies) = self.client.ledgers().bookies().await {
@@ -127,8 +129,7 @@ impl LedgersShared {
                     tracing::warn!("[ledgers.places] does not say where these bookies are: {told}");
                 }
                 before = told;
-                self.bookies
-                    .store(u32::try_from(bookies.len()).unwrap_or(BOOKIES_UNKNOWN - 1), Ordering::Relaxed);
+                *self.bookies.lock() = Some(Arc::new(bookies.into_iter().collect()));
             }
             self.env.sleep(BOOKIES_LOOK).await;
         }
@@ -149,7 +150,12 @@ impl LedgersShared {
 
 /// The copies as BookKeeper has them.
 fn quorums_of(decided: DecidedCopies) -> Result<Quorums, StoreError> {
-    let DecidedCopies { ensemble, write_quorum, ack_quorum } = decided;
+    let DecidedCopies { ensemble, write_quorum, ack_quorum, min_regions } = decided;
+    if min_regions > ack_quorum {
+        return Err(StoreError::Copies(format!(
+            "an ack quorum of {ack_quorum} is not in {min_regions} regions: ask for more copies, or for fewer regions"
+        )));
+    }
     Quorums::new(ensemble as usize, write_quorum as usize, ack_quorum as usize).ok_or_else(|| {
         StoreError::Copies(format!(
             "an ensemble of {ensemble} bookies, a write quorum of {write_quorum} and an ack quorum of {ack_quorum} are not in \
@@ -176,14 +182,14 @@ pub(crate) struct LedgerStore {
     places: AtomicU64,
     /// Bytes of entries that are neither acknowledged nor given up.
     pending: Arc<AtomicU64>,
-    _counting: Task,
+    _looking: Task,
 }
 
 impl LedgerStore {
     /// A store without segments.
     pub(crate) fn new(shared: LedgersShared) -> Self {
         let shared = Arc::new(shared);
-        let counting = shared.env.spawn("ledger-bookies", Arc::clone(&shared).count_bookies());
+        let looking = shared.env.spawn("ledger-bookies", Arc::clone(&shared).look_for_bookies());
         Self {
             shared,
             segments: Mutex::default(),
@@ -191,7 +197,7 @@ impl LedgerStore {
             listed: Mutex::default(),
             places: AtomicU64::new(0),
             pending: Arc::default(),
-            _counting: counting,
+            _looking: looking,
         }
     }
 
@@ -220,6 +226,17 @@ impl LedgerStore {
                 task => drop(task),
             }
         }
+    }
+
+    /// Segments that take entries, and whose next entry gets fewer copies at living bookies than its stream wants.
+    fn short(&self) -> u64 {
+        let Some(bookies) = self.shared.living() else { return 0 };
+        let newest: Vec<_> = self.newest.lock().values().map(|newest| Arc::clone(&newest.held)).collect();
+        let is_short = |held: &&Arc<HeldSegment>| {
+            let open = held.open_ledger();
+            open.is_some_and(|open| open.copies_at(|bookie| bookies.contains(bookie)) < open.wanted)
+        };
+        newest.iter().filter(is_short).count() as u64
     }
 
     fn note_newest(&self, held: &Arc<HeldSegment>) {
@@ -279,18 +296,27 @@ impl StoreContract for LedgerStore {
         let of = self.shared.quorums;
         let [ensemble, write_quorum, ack_quorum] =
             [of.ensemble(), of.write(), of.ack()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-        DecidedCopies { ensemble, write_quorum, ack_quorum }.unless(wanted)
+        let min_regions = u32::try_from(self.shared.client.places().min_regions.max(1)).unwrap_or(u32::MAX);
+        DecidedCopies { ensemble, write_quorum, ack_quorum, min_regions }.unless(wanted)
     }
 
     fn places(&self) -> Option<u32> {
-        let bookies = self.shared.bookies.load(Ordering::Relaxed);
-        (bookies != BOOKIES_UNKNOWN).then_some(bookies)
+        self.shared.living().map(|bookies| u32::try_from(bookies.len()).unwrap_or(u32::MAX))
+    }
+
+    fn living_copies(&self, shard: &ShardId) -> Option<u32> {
+        let bookies = self.shared.living()?;
+        let held = self.newest.lock().get(shard).map(|newest| Arc::clone(&newest.held))?;
+        let copies = held.open_ledger()?.copies_at(|bookie| bookies.contains(bookie));
+        Some(u32::try_from(copies).unwrap_or(u32::MAX))
     }
 
     fn check_copies(&self, wanted: SegmentCopies) -> FromStore<'_, ()> {
         Box::pin(async move {
-            let quorums = quorums_of(self.decided(wanted))?;
-            let chosen = self.shared.client.choose(quorums).await;
+            let decided = self.decided(wanted);
+            let quorums = quorums_of(decided)?;
+            let places = self.shared.client.places().wanting(decided.min_regions as usize);
+            let chosen = self.shared.client.choose(quorums, &places).await;
             chosen.map(drop).map_err(|fault| match fault {
                 LedgerFault::TooFewBookies { have, need } => StoreError::Copies(format!(
                     "{need} bookies are to have each segment, and {have} take entries"
@@ -307,7 +333,8 @@ impl StoreContract for LedgerStore {
         copies: SegmentCopies,
         watch: Arc<dyn SegmentWatch>,
     ) -> Result<(), StoreError> {
-        let quorums = quorums_of(self.decided(copies))?;
+        let decided = self.decided(copies);
+        let (quorums, min_regions) = (quorums_of(decided)?, decided.min_regions as usize);
         let previous = {
             let newest = self.newest.lock();
             let newest = newest.get(&id.shard);
@@ -330,7 +357,15 @@ impl StoreContract for LedgerStore {
         self.segments.lock().insert(id, Arc::clone(&held));
         let shared = Arc::clone(&self.shared);
         let held_too = Arc::clone(&held);
-        let writing = SegmentWriting { shared, held: held_too, quorums, previous, commands: received, watch };
+        let writing = SegmentWriting {
+            shared,
+            held: held_too,
+            quorums,
+            min_regions,
+            previous,
+            commands: received,
+            watch,
+        };
         *held.task.lock() = Some(self.shared.env.spawn("ledger-segment", writing.run()));
         Ok(())
     }
@@ -481,8 +516,10 @@ impl StoreContract for LedgerStore {
             entries: of(&counters.entries),
             given_up: of(&counters.given_up),
             entries_read: of(&counters.entries_read),
+            entries_batched: self.shared.client.entries_batched(),
             unfinished: self.shared.unfinished.get(),
             begun_short: of(&counters.begun_short),
+            short: self.short(),
             swept: of(&counters.swept),
             swept_away: of(&counters.swept_away),
         })

@@ -21,7 +21,7 @@ use tailwater_store::{SegmentWatch, WriteRightFault};
 use tokio::sync::mpsc;
 
 use crate::cache::HeldEntry;
-use crate::held::{Command, HeldSegment, LedgerAppend, UnfinishedLedger};
+use crate::held::{Command, HeldSegment, LedgerAppend, UnfinishedLedger, WrittenLedger};
 use crate::limits::{CREATE_PATIENCE, RETRY, SENT_BYTES_MAX};
 use crate::names::{PASSWORD, custom_of};
 use crate::store::LedgersShared;
@@ -57,6 +57,8 @@ pub(crate) struct SegmentWriting {
     pub(crate) shared: Arc<LedgersShared>,
     pub(crate) held: Arc<HeldSegment>,
     pub(crate) quorums: Quorums,
+    /// Regions that every ack quorum is to be in.
+    pub(crate) min_regions: usize,
     /// The shard's segment before it, if that may not be settled.
     pub(crate) previous: Option<Arc<HeldSegment>>,
     pub(crate) commands: mpsc::UnboundedReceiver<Command>,
@@ -116,7 +118,7 @@ impl SegmentWriting {
             quorums: self.quorums,
             digest: DigestKind::Crc32c,
             password: PASSWORD.into(),
-            custom: custom_of(shared.cluster, &self.held.id),
+            custom: custom_of(shared.cluster, &self.held.id, self.min_regions),
         };
         let begun = shared.env.now();
         loop {
@@ -127,6 +129,9 @@ impl SegmentWriting {
                         let (ledger, has, wanted) = (writer.ledger(), options.quorums, self.quorums);
                         tracing::warn!(%ledger, %has, %wanted, "a segment has fewer copies than its stream wants: add bookies");
                     }
+                    let (metadata, wanted) = (writer.watch_metadata(), self.quorums.write());
+                    // There is one ledger for each segment that is written.
+                    let _ = self.held.written.set(WrittenLedger { metadata, wanted });
                     self.held.change(|state| state.ledger = Some(writer.ledger()));
                     return self.confirm(begun).await.map(|()| writer);
                 }

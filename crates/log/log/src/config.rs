@@ -176,6 +176,8 @@ pub struct StreamConfig {
     /// Copies that are durable before an append is acknowledged (Kafka's `min.insync.replicas`, and at least a majority
     /// there).
     pub ack_quorum: Option<u32>,
+    /// Regions that the copies which acknowledge an append are in, whichever they are. `None` is what the node says.
+    pub min_regions: Option<u32>,
 }
 
 /// What `compression` is called.
@@ -221,6 +223,7 @@ impl Default for StreamConfig {
             ensemble: None,
             write_quorum: None,
             ack_quorum: None,
+            min_regions: None,
         }
     }
 }
@@ -263,6 +266,7 @@ impl StreamConfig {
             ("ensemble", self.ensemble),
             ("write-quorum", self.write_quorum),
             ("ack-quorum", self.ack_quorum),
+            ("min-regions", self.min_regions),
         ];
         for (field, given) in copies {
             within(field, given.unwrap_or(1).into(), 1, COPIES_MAX.into())?;
@@ -273,8 +277,8 @@ impl StreamConfig {
 
     /// How many copies of its segments there are to be.
     pub fn copies(&self) -> SegmentCopies {
-        let Self { ensemble, write_quorum, ack_quorum, .. } = *self;
-        SegmentCopies { ensemble, write_quorum, ack_quorum }
+        let Self { ensemble, write_quorum, ack_quorum, min_regions, .. } = *self;
+        SegmentCopies { ensemble, write_quorum, ack_quorum, min_regions }
     }
 
     /// Whether a stream that behaves like this may be changed to `other`.
@@ -364,7 +368,8 @@ pub enum ConfigError {
     NoCold,
     /// The store can't keep as many copies as are wanted, or as few.
     #[error(
-        "{why}: ensemble, write-quorum and ack-quorum are of streams in BookKeeper, and follow the node's if none is given"
+        "{why}: ensemble, write-quorum, ack-quorum and min-regions are of streams in BookKeeper, and follow the node's if \
+         none is given"
     )]
     Copies {
         /// What it can.

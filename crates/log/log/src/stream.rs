@@ -376,6 +376,8 @@ mod stored {
         pub(super) ack_quorum: Option<u32>,
         #[prost(uint64, tag = "26")]
         pub(super) numbers_from: u64,
+        #[prost(uint32, optional, tag = "27")]
+        pub(super) min_regions: Option<u32>,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -513,6 +515,7 @@ impl StreamRecord {
             ensemble: config.ensemble,
             write_quorum: config.write_quorum,
             ack_quorum: config.ack_quorum,
+            min_regions: config.min_regions,
             numbers_from: self.numbers_from.0,
         }
         .encode_to_vec()
@@ -553,6 +556,7 @@ impl StreamRecord {
             ensemble: stored.ensemble,
             write_quorum: stored.write_quorum,
             ack_quorum: stored.ack_quorum,
+            min_regions: stored.min_regions,
         };
         config.check().map_err(|error| refuse(error.to_string()))?;
         let stored::Stream { name, created_ms, source, term_min, numbers_from, .. } = stored;
@@ -803,6 +807,7 @@ mod tests {
                 ensemble: Some(5),
                 write_quorum: Some(4),
                 ack_quorum: Some(3),
+                min_regions: Some(2),
                 ..StreamConfig::default()
             },
             source: Some("us".into()),

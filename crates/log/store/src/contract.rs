@@ -51,10 +51,14 @@ pub struct ReplicatedStats {
     pub given_up: u64,
     /// Entries that were read from replicas, and not from this process's memory.
     pub entries_read: u64,
+    /// Those of them that came together with others, with one request.
+    pub entries_batched: u64,
     /// Segments that were sealed or deleted, and are not closed or deleted at the replicas yet.
     pub unfinished: u64,
     /// Segments that were begun with fewer copies than wanted, as there were too few replicas.
     pub begun_short: u64,
+    /// Segments that take entries, and have fewer copies at places that live than wanted.
+    pub short: u64,
     /// Segments that sweeps have looked at.
     pub swept: u64,
     /// Segments among them that were left over, and were deleted.
@@ -78,6 +82,12 @@ pub trait StoreContract: Send + Sync {
 
     /// How many places take entries, as far as a replicated store knows.
     fn places(&self) -> Option<u32> {
+        None
+    }
+
+    /// How many copies of what is appended to a shard now are at places that live, at least: those of the shard's open
+    /// segment. `None` where no segment of it takes entries here, or that is not known.
+    fn living_copies(&self, _: &ShardId) -> Option<u32> {
         None
     }
 

@@ -4,6 +4,8 @@
 //! Both keep the same number of entries in flight in one ledger of three copies, two of which acknowledge, with CRC32C.
 //! Each writes so many entries once before it is measured, and then as many again. Java's runs with its optimizing
 //! compiler. ZooKeeper and bookies run on the same machine, and sync before they answer.
+//!
+//! What the native client wrote it reads again, one entry with each request and then many.
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -16,7 +18,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tailwater_bookkeeper::digest::DigestKind;
-use tailwater_bookkeeper::{BookKeeper, LedgerOptions, LedgerTimes, LedgerWriter, Quorums};
+use tailwater_bookkeeper::{
+    BookKeeper, EntryId, LedgerId, LedgerOptions, LedgerReader, LedgerTimes, LedgerWriter, Quorums,
+};
 use tailwater_env::Env;
 use tailwater_load::clock::{cpu_of, monotonic_ns};
 use tailwater_load::measuring::until;
@@ -66,6 +70,19 @@ struct LedgersReport {
     entry_bytes: u32,
     in_flight: u32,
     runs: Vec<LedgersRun>,
+    reads: Vec<LedgersRead>,
+}
+
+/// Reading of what the native client wrote, from the first entry to the last.
+#[derive(Serialize)]
+struct LedgersRead {
+    /// Whether many entries come with one request, or each with one of its own.
+    batched: bool,
+    round: u32,
+    /// Entries that were read in a second.
+    entries_s: f64,
+    /// For each second of the client's processor time.
+    entries_cpu_s: f64,
 }
 
 #[derive(Serialize)]
@@ -156,11 +173,14 @@ impl LedgerServers {
         Ok(serde_json::from_value(value)?)
     }
 
-    fn native(&self, args: &Args) -> anyhow::Result<Measured> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(async {
-            let uri = format!("bookkeeper://{}/ledgers", self.zookeeper).parse()?;
-            let client = BookKeeper::connect(Env::real(), uri, LedgerTimes::default()).await?;
+    async fn client(&self) -> anyhow::Result<BookKeeper> {
+        let uri = format!("bookkeeper://{}/ledgers", self.zookeeper).parse()?;
+        Ok(BookKeeper::connect(Env::real(), uri, LedgerTimes::default()).await?)
+    }
+
+    fn native(&self, args: &Args) -> anyhow::Result<(Measured, LedgerId)> {
+        runtime()?.block_on(async {
+            let client = self.client().await?;
             // They are known a little after they listen.
             while client.ledgers().bookies().await?.len() < usize::from(args.bookies) {
                 interrupt::check()?;
@@ -175,19 +195,59 @@ impl LedgerServers {
             let writer = client.create(&options).await?;
             write(&writer, args).await?;
             let measured = write(&writer, args).await?;
+            let ledger = writer.ledger();
             writer.close().await?;
-            Ok(measured)
+            Ok((measured, ledger))
         })
+    }
+
+    /// Reads a ledger once, and then once more, which is measured.
+    fn read(&self, ledger: LedgerId, batched: bool, round: u32) -> anyhow::Result<LedgersRead> {
+        runtime()?.block_on(async {
+            let client = self.client().await?.with_batches(batched);
+            let reader = client.open(ledger, PASSWORD.as_bytes()).await?;
+            read_all(&reader).await?;
+            let (begun_ns, begun_cpu) = (monotonic_ns(), cpu_seconds());
+            let entries = read_all(&reader).await? as f64;
+            let (seconds, cpu) = ((monotonic_ns() - begun_ns) as f64 / 1e9, cpu_seconds() - begun_cpu);
+            let (entries_s, entries_cpu_s) =
+                (round_off(entries / seconds), round_off(entries / cpu.max(0.01)));
+            Ok(LedgersRead { batched, round, entries_s, entries_cpu_s })
+        })
+    }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+}
+
+/// Processor time of this process.
+fn cpu_seconds() -> f64 {
+    cpu_of(std::process::id()).unwrap_or_default().as_secs_f64()
+}
+
+fn round_off(number: f64) -> f64 {
+    round(number, 0)
+}
+
+/// How many entries there are, each of which was read.
+async fn read_all(reader: &LedgerReader) -> anyhow::Result<i64> {
+    let mut next = EntryId::FIRST;
+    loop {
+        interrupt::check()?;
+        match reader.read_range(next).await?.last() {
+            Some(last) => next = last.entry.next(),
+            None => return Ok(next.get()),
+        }
     }
 }
 
 /// Writes the entries of a round.
 async fn write(writer: &LedgerWriter, args: &Args) -> anyhow::Result<Measured> {
     let payload = Bytes::from(vec![0; args.entry_bytes as usize]);
-    let cpu = || cpu_of(std::process::id()).unwrap_or_default().as_secs_f64();
     let room = Arc::new(Semaphore::new(args.in_flight as usize));
     let seen = Arc::new(Mutex::new((Durations::default(), None)));
-    let (begun_ns, begun_cpu) = (monotonic_ns(), cpu());
+    let (begun_ns, begun_cpu) = (monotonic_ns(), cpu_seconds());
     for _ in 0..args.entries {
         let permit = Arc::clone(&room).acquire_owned().await?;
         let sent_ns = monotonic_ns();
@@ -202,7 +262,7 @@ async fn write(writer: &LedgerWriter, args: &Args) -> anyhow::Result<Measured> {
         });
     }
     let _all = room.acquire_many(args.in_flight).await?;
-    let (seconds, cpu_seconds) = ((monotonic_ns() - begun_ns) as f64 / 1e9, cpu() - begun_cpu);
+    let (seconds, cpu) = ((monotonic_ns() - begun_ns) as f64 / 1e9, cpu_seconds() - begun_cpu);
     let (durations, failed) = &mut *seen.lock();
     if let Some(fault) = failed.take() {
         return Err(fault.into());
@@ -210,8 +270,8 @@ async fn write(writer: &LedgerWriter, args: &Args) -> anyhow::Result<Measured> {
     let of = durations.percentiles_ms();
     let entries = f64::from(args.entries);
     Ok(Measured {
-        entries_s: round(entries / seconds, 0),
-        entries_cpu_s: round(entries / cpu_seconds.max(0.01), 0),
+        entries_s: round_off(entries / seconds),
+        entries_cpu_s: round_off(entries / cpu.max(0.01)),
         p50_ms: round(of.p50, 2),
         p99_ms: round(of.p99, 2),
     })
@@ -223,10 +283,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let mut line = ProgressLine::default();
     line.show("ZooKeeper and bookies start");
     let servers = LedgerServers::start(&args)?;
-    let mut runs = Vec::new();
+    let (mut runs, mut reads) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         line.show(&format!("round {round}: tailwater"));
-        runs.push(LedgersRun { client: "tailwater", round, measured: servers.native(&args)? });
+        let (measured, ledger) = servers.native(&args)?;
+        runs.push(LedgersRun { client: "tailwater", round, measured });
+        for batched in [false, true] {
+            line.show(&format!("round {round}: tailwater reads"));
+            reads.push(servers.read(ledger, batched, round)?);
+        }
         line.show(&format!("round {round}: java"));
         runs.push(LedgersRun { client: "java", round, measured: servers.java(&args)? });
     }
@@ -234,6 +299,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let Args { bookies, entries, entry_bytes, in_flight, .. } = args;
     report::print(
         args.output,
-        &LedgersReport { bench: "ledgers", bookies, entries, entry_bytes, in_flight, runs },
+        &LedgersReport { bench: "ledgers", bookies, entries, entry_bytes, in_flight, runs, reads },
     )
 }

@@ -621,6 +621,9 @@ pub struct AlterStream {
     #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
     #[allow(missing_docs)]
     pub ack_quorum: Option<Option<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub min_regions: Option<Option<u32>>,
 }
 
 impl AlterStream {
@@ -637,6 +640,7 @@ impl AlterStream {
             ensemble: self.ensemble.unwrap_or(config.ensemble),
             write_quorum: self.write_quorum.unwrap_or(config.write_quorum),
             ack_quorum: self.ack_quorum.unwrap_or(config.ack_quorum),
+            min_regions: self.min_regions.unwrap_or(config.min_regions),
             ..config.clone()
         }
     }

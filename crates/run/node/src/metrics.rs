@@ -251,10 +251,14 @@ fn ledgers(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
         "Entries that were read from bookies.",
         stats.entries_read,
     )?;
+    let batched = "Entries that were read from bookies together with others, with one request.";
+    page.counter("tailwater_ledger_entries_batched", batched, stats.entries_batched)?;
     let bookies = "Bookies that take entries.";
     page.gauge("tailwater_ledger_bookies", bookies, u64::from(shared.log.places().unwrap_or(0)))?;
     let short = "Segments that were begun with fewer copies than their stream wants, as too few bookies took entries.";
     page.counter("tailwater_ledger_begun_short", short, stats.begun_short)?;
+    let short = "Segments that take entries, with fewer copies at living bookies than their stream wants.";
+    page.gauge("tailwater_ledger_short", short, stats.short)?;
     let unfinished = "Segments that have ended and whose ledgers are not closed or deleted yet.";
     page.gauge("tailwater_ledger_unfinished", unfinished, stats.unfinished)?;
     let swept = "Ledgers, whoever made them, that sweeps for what no record names have looked at.";

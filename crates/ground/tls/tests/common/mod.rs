@@ -83,6 +83,16 @@ impl World {
         Acceptor::secured("test", &self.certificates)
     }
 
+    /// Where the node listens.
+    pub fn address(&self) -> String {
+        self.listener.local_addr().expect("bound").to_string()
+    }
+
+    /// The node's end of a connection that somebody else makes.
+    pub async fn accepted(&self) -> TcpStream {
+        self.listener.accept().await.expect("accepted").0
+    }
+
     /// Both ends of a connection: the node's first.
     pub async fn pair(&self) -> (TcpStream, TcpStream) {
         let address = self.listener.local_addr().expect("bound");

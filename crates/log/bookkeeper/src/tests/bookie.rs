@@ -47,6 +47,17 @@ impl ModelBookie {
                 let packet = found.cloned().ok_or(self.absence())?;
                 Ok(BookieAnswer::Entry { packet: Some(packet), lac: None })
             }
+            BookieRequest::ReadBatch { first, count_max, .. } => {
+                let mut packets = Vec::new();
+                let mut entry = *first;
+                while packets.len() < *count_max as usize
+                    && let Some(packet) = self.entries.get(&entry)
+                {
+                    packets.push(packet.clone());
+                    entry = entry.next();
+                }
+                if packets.is_empty() { Err(self.absence()) } else { Ok(BookieAnswer::Batch { packets }) }
+            }
             BookieRequest::ReadLac { .. } => {
                 let last = self.entries.last_key_value().map(|(_, packet)| packet.clone());
                 if last.is_none() && self.explicit.is_none() {

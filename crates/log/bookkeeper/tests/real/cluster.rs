@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub struct Cluster {
     /// Where ZooKeeper answers.
     pub zookeeper: String,
+    /// Where it speaks TLS, if it does.
+    #[allow(dead_code)] // not all programs that have this file ask there
+    pub secure: Option<String>,
     /// Data and logs.
     pub dir: PathBuf,
     /// Where it is what the servers want to know, if they want to know anything.
@@ -78,14 +81,16 @@ impl Cluster {
             }
         });
         let zookeeper = format!("127.0.0.1:{}", free_port());
+        let speaks_tls = security.as_ref().is_some_and(|dir| dir.join("zookeeper.pem").exists());
+        let secure = speaks_tls.then(|| format!("127.0.0.1:{}", free_port()));
         let spawner = Mutex::new(spawner);
         let server = Mutex::new(spawn_in(
             &spawner,
             &dir,
-            zookeeper_at(&dir, &zookeeper, security.as_deref()),
+            zookeeper_at(&dir, &zookeeper, secure.as_deref(), security.as_deref()),
             "zookeeper",
         ));
-        let cluster = Self { zookeeper, dir, security, server, bookies: Vec::new(), spawner };
+        let cluster = Self { zookeeper, secure, dir, security, server, bookies: Vec::new(), spawner };
         cluster.wait_for_zookeeper();
         cluster
     }
@@ -113,7 +118,8 @@ impl Cluster {
     /// Starts it again on what it left.
     #[allow(dead_code)] // as above
     pub fn restart_zookeeper(&self) {
-        let command = zookeeper_at(&self.dir, &self.zookeeper, self.security.as_deref());
+        let (secure, security) = (self.secure.as_deref(), self.security.as_deref());
+        let command = zookeeper_at(&self.dir, &self.zookeeper, secure, security);
         *self.server.lock().expect("whole") = self.spawn(command, "zookeeper");
         self.wait_for_zookeeper();
     }
@@ -227,10 +233,10 @@ fn secured(security: Option<&Path>) -> Command {
     command
 }
 
-fn zookeeper_at(dir: &Path, address: &str, security: Option<&Path>) -> Command {
-    let port = address.rsplit_once(':').expect("an address").1;
+fn zookeeper_at(dir: &Path, address: &str, secure: Option<&str>, security: Option<&Path>) -> Command {
+    let port = |address: &str| address.rsplit_once(':').expect("an address").1.to_owned();
     let mut command = secured(security);
-    command.arg("zookeeper").arg(dir.join("zookeeper")).arg(port);
+    command.arg("zookeeper").arg(dir.join("zookeeper")).arg(port(address)).args(secure.map(port));
     command
 }
 

@@ -71,6 +71,33 @@ async fn what_was_appended_is_read_and_the_closed_ledger_says_how_much_that_is()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_entries_come_with_one_request_and_the_same_ones_with_one_each() {
+    let client = cluster().client().await;
+    let writer = client.create(&options(3, 3, 3)).await.expect("bookies are there");
+    append(&writer, 0..3_000).await;
+    let ledger = writer.ledger();
+    writer.close().await.expect("it closes");
+    let reader = client.open(ledger, PASSWORD).await.expect("it is there");
+    let mut read = Vec::new();
+    while read.len() < 3_000 {
+        let some = reader.read_some(EntryId::new(read.len() as i64), 500, 1 << 20).await;
+        let some = some.expect("it can be read");
+        assert!((1..=500).contains(&some.len()), "{}", some.len());
+        read.extend(some.into_iter().map(|entry| entry.payload));
+    }
+    assert_eq!(read, expected(3_000));
+    // Another test may have killed a bookie, whose part comes one by one.
+    let batched = client.entries_batched();
+    assert!(batched >= 500, "{batched}");
+    let few = reader.read_some(EntryId::FIRST, 500, 1_000).await.expect("it can be read");
+    assert!(few.len() < 100, "{} within 1000 bytes", few.len());
+    let batched = client.entries_batched();
+    let singly = client.clone().with_batches(false);
+    assert_eq!(read_all(&singly, ledger).await, expected(3_000));
+    assert_eq!(client.entries_batched(), batched);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_follows_the_writer_and_sees_the_last_entry_without_another_one() {
     let client = cluster().client().await;
     let writer = client.create(&options(4, 3, 2)).await.expect("bookies are there");

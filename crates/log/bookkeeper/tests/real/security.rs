@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use tailwater_tls::DialerConfig;
 use tailwater_tls::authority::{Authority, CertificateWanted, ISSUED_DAYS};
 
-/// A CA, a bookie's certificate, a client's, and who may log in: what `.ci/bookkeeper` reads.
+/// A CA, the servers' certificate, a client's, and who may log in: what `.ci/bookkeeper` reads.
 pub fn write(dir: &Path) -> DialerConfig {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is later");
     let now_ms = i64::try_from(now.as_millis()).expect("it is before long");
@@ -23,6 +23,10 @@ pub fn write(dir: &Path) -> DialerConfig {
         let issued = authority.issue(&wanted, now_ms).expect("a certificate");
         write(name, &issued.certificate);
         write(key, &issued.key);
+        if is_server {
+            // ZooKeeper has both in one file.
+            write("zookeeper.pem", &format!("{}{}", issued.certificate, issued.key));
+        }
     }
     let module = "org.apache.zookeeper.server.auth.DigestLoginModule required";
     let (server, client) = ("user_tailwater=\"secret\"", "username=\"tailwater\" password=\"secret\"");

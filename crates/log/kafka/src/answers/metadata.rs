@@ -108,18 +108,16 @@ impl Broker {
         let is_internal = internal::is_internal(stream.id);
         let partitions = (0..stream.config.shards).map(|number| {
             let own = self.config.broker_id;
+            let shard = ShardId { stream: stream.id, shard: ShardNumber(number) };
             let leader = match is_internal {
                 true => Some((own, internal::EPOCH as u32)),
-                false => {
-                    let shard = ShardId { stream: stream.id, shard: ShardNumber(number) };
-                    self.leader_of(shard).map(|(leader, term)| (leader, term.0))
-                }
+                false => self.leader_of(shard).map(|(leader, term)| (leader, term.0)),
             };
             let id = leader.map_or(own, |(id, _)| id);
             let term = leader.map(|(_, term)| term);
             let replicas = match is_internal {
                 true => Replicas { all: vec![id], in_sync: vec![id], offline: vec![] },
-                false => Replicas::new(&self.log, &stream.config, id, term.is_some()),
+                false => Replicas::new(&self.log, &stream.config, &shard, id, term.is_some()),
             };
             MetadataResponsePartition {
                 error_code: if term.is_some() { 0 } else { ErrorCode::LeaderNotAvailable.number() },

@@ -81,6 +81,13 @@ impl Log {
         self.inner.segments.places()
     }
 
+    /// How many copies of what is appended to a shard now are at places that live: those of its open segment, if this
+    /// process has one. Otherwise its next segment begins on whichever places take entries. `None` where that is not
+    /// known, or segments are not in a replicated store.
+    pub fn living_copies(&self, shard: &ShardId) -> Option<u32> {
+        self.inner.segments.living_copies(shard).or_else(|| self.places())
+    }
+
     /// Carries out a change of streams although nobody may wait for it any more: metadata and memory would differ
     /// if it ended between the two.
     pub(crate) async fn to_the_end<T: Send + 'static, E: From<StreamError> + Send + 'static>(

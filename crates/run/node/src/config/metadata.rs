@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tailwater_access::SecretText;
+#[cfg(feature = "bookkeeper")]
+use tailwater_env::Env;
 
 use super::{Config, QueueStoreKind, segments};
 
@@ -29,11 +31,25 @@ pub struct ZooKeeperSection {
     pub password: SecretText,
     /// A file that has the password in its first line.
     pub password_file: Option<PathBuf>,
+    /// A PEM file with the CAs of the servers' certificates. None is no TLS. Also for the metadata of ledgers.
+    pub ca: Option<PathBuf>,
+    /// A PEM file with the certificate that is shown to the servers, for those that want one.
+    pub certificate: Option<PathBuf>,
+    /// A PEM file with its key. None is the file of the certificate.
+    pub key: Option<PathBuf>,
 }
 
 impl Default for ZooKeeperSection {
     fn default() -> Self {
-        Self { session_ms: 6_000, user: String::new(), password: SecretText::default(), password_file: None }
+        Self {
+            session_ms: 6_000,
+            user: String::new(),
+            password: SecretText::default(),
+            password_file: None,
+            ca: None,
+            certificate: None,
+            key: None,
+        }
     }
 }
 
@@ -45,6 +61,19 @@ impl ZooKeeperSection {
     /// A user without a password, or the other way round.
     pub(crate) fn login(&self) -> anyhow::Result<Option<tailwater_access::EngineLogin>> {
         super::secrets::engine_login("[zookeeper]", &self.user, &self.password)
+    }
+
+    /// What makes connections to ZooKeeper.
+    ///
+    /// # Errors
+    /// A file that can't be read, or a certificate that is shown to nobody.
+    pub(crate) fn dialer(&self, env: &Env) -> anyhow::Result<tailwater_tls::Dialer> {
+        super::secrets::engine_dialer(
+            env,
+            "[zookeeper]",
+            "servers'",
+            [&self.ca, &self.certificate, &self.key],
+        )
     }
 }
 
@@ -128,7 +157,7 @@ impl Config {
 
     #[cfg(feature = "bookkeeper")]
     fn check_place(&self) -> anyhow::Result<()> {
-        self.metadata_uri().map(drop)
+        self.metadata_place().and_then(|_| self.zookeeper.login()).map(drop)
     }
 
     #[cfg(not(feature = "bookkeeper"))]
@@ -144,12 +173,13 @@ impl Config {
     #[cfg(feature = "bookkeeper")]
     pub fn metadata_at(
         &mut self,
+        env: &Env,
         metadata: Option<tailwater_meta_zookeeper::MetadataUri>,
     ) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
         self.read_secrets()?;
         match metadata {
-            Some(metadata) => Ok(metadata.with_login(self.zookeeper.login()?)),
-            None if self.has_shared_metadata() => self.metadata_uri(),
+            Some(metadata) => self.secured(env, metadata),
+            None if self.has_shared_metadata() => self.metadata_uri(env),
             None => anyhow::bail!(
                 "no metadata is named: give --metadata zookeeper://HOST/PATH, or --config with the file of a node that has its \
                  metadata there"
@@ -157,12 +187,25 @@ impl Config {
         }
     }
 
-    /// Where metadata is that is not in the data directory.
+    /// Where metadata is that is not in the data directory, and how it is reached.
     #[cfg(feature = "bookkeeper")]
-    pub(crate) fn metadata_uri(&self) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
-        let uri: tailwater_meta_zookeeper::MetadataUri =
-            self.metadata.parse().map_err(|fault| no_place(&self.metadata, &fault))?;
-        Ok(uri.with_login(self.zookeeper.login()?))
+    pub(crate) fn metadata_uri(&self, env: &Env) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
+        self.secured(env, self.metadata_place()?)
+    }
+
+    #[cfg(feature = "bookkeeper")]
+    fn metadata_place(&self) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
+        let place = self.metadata.parse::<tailwater_meta_zookeeper::MetadataUri>();
+        place.map_err(|fault| no_place(&self.metadata, &fault))
+    }
+
+    #[cfg(feature = "bookkeeper")]
+    fn secured(
+        &self,
+        env: &Env,
+        uri: tailwater_meta_zookeeper::MetadataUri,
+    ) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
+        Ok(uri.with_login(self.zookeeper.login()?).with_dialer(self.zookeeper.dialer(env)?))
     }
 }
 

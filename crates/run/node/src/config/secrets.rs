@@ -92,6 +92,27 @@ pub(super) fn engine_login(
     Ok((!user.is_empty()).then(login))
 }
 
+/// What makes connections to servers that others run: in TLS, if a CA of `whose` certificates is named. `files` are
+/// those of the CA, of the certificate that is shown, and of its key.
+///
+/// # Errors
+/// A certificate that is shown to nobody, and a file that can't be used.
+#[cfg(feature = "bookkeeper")]
+pub(super) fn engine_dialer(
+    env: &tailwater_env::Env,
+    section: &str,
+    whose: &str,
+    files: [&Option<std::path::PathBuf>; 3],
+) -> anyhow::Result<tailwater_tls::Dialer> {
+    let [ca, certificate, key] = files.map(Clone::clone);
+    anyhow::ensure!(
+        ca.is_some() || certificate.is_none(),
+        "{section} has a certificate that is shown to nobody: name the CA of {whose} certificates with `ca`"
+    );
+    let config = tailwater_tls::DialerConfig { ca, certificate, key, names: Vec::new() };
+    tailwater_tls::Dialer::open(env, &config).with_context(|| section.to_owned())
+}
+
 /// What an error says, without the value that it is about where that could be a secret, or have one in it.
 pub(super) fn told(mut error: figment::Error) -> String {
     let has_secret = |secret: &&[&str]| error.path.iter().zip(*secret).all(|(part, of)| part == of);

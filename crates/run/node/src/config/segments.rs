@@ -36,8 +36,9 @@ pub struct LedgersSection {
     pub write_quorum: usize,
     /// Copies that are durable before an entry is acknowledged.
     pub ack_quorum: usize,
-    /// Regions that the copies which acknowledge an entry are in, whichever they are.
-    pub regions_min: usize,
+    /// Regions that the copies which acknowledge an entry are in, whichever they are. It had another name before.
+    #[serde(alias = "regions_min")]
+    pub min_regions: usize,
     /// The region of this node, by whose bookies it reads first; empty if there is none.
     pub region: String,
     /// Where bookies are: `/REGION/RACK` of each, by its name.
@@ -65,7 +66,7 @@ impl Default for LedgersSection {
             ensemble: 3,
             write_quorum: 3,
             ack_quorum: 2,
-            regions_min: 1,
+            min_regions: 1,
             region: String::new(),
             places: BTreeMap::new(),
             sweep_ms: 3_600 * 1_000,
@@ -123,7 +124,7 @@ impl LedgersSection {
                 <= ENTRY_BYTES_MAX
         );
 
-        let Self { ensemble, write_quorum, ack_quorum, regions_min, .. } = *self;
+        let Self { ensemble, write_quorum, ack_quorum, min_regions, .. } = *self;
         let quorums = Quorums::new(ensemble, write_quorum, ack_quorum);
         let quorums = quorums.ok_or_else(|| {
             anyhow::anyhow!(
@@ -138,10 +139,10 @@ impl LedgersSection {
         let of: BTreeMap<BookieId, BookiePlace> =
             self.places.iter().map(place).collect::<anyhow::Result<_>>()?;
         let own_region = (!self.region.is_empty()).then(|| self.region.as_str().into());
-        let places = BookiePlaces { places: Arc::new(of), own_region, regions_min };
+        let places = BookiePlaces { places: Arc::new(of), own_region, min_regions };
         anyhow::ensure!(
-            regions_min <= ack_quorum,
-            "[ledgers] has regions_min = {regions_min} and ack_quorum = {ack_quorum}: so few copies are not in so many regions"
+            min_regions <= ack_quorum,
+            "[ledgers] has min_regions = {min_regions} and ack_quorum = {ack_quorum}: so few copies are not in so many regions"
         );
         anyhow::ensure!(
             self.sweep_ms == 0 || (1_000..=1 << 50).contains(&self.sweep_ms),
@@ -166,23 +167,16 @@ impl LedgersSection {
         env: &Env,
         zookeeper: &ZooKeeperSection,
     ) -> anyhow::Result<tailwater_bookkeeper::LedgersSecurity> {
-        use anyhow::Context;
-
-        let dialer = tailwater_tls::DialerConfig {
-            ca: self.ca.clone(),
-            certificate: self.certificate.clone(),
-            key: self.key.clone(),
-            names: Vec::new(),
-        };
-        anyhow::ensure!(
-            self.ca.is_some() || self.certificate.is_none(),
-            "[ledgers] has a certificate that is shown to nobody: name the CA of bookies' certificates with `ca`"
-        );
+        let files = [&self.ca, &self.certificate, &self.key];
         let bookies = tailwater_bookkeeper::BookieSecurity {
             login: super::secrets::engine_login("[ledgers]", &self.user, &self.password)?,
-            dialer: tailwater_tls::Dialer::open(env, &dialer).context("[ledgers]")?,
+            dialer: super::secrets::engine_dialer(env, "[ledgers]", "bookies'", files)?,
         };
-        Ok(tailwater_bookkeeper::LedgersSecurity { zookeeper: zookeeper.login()?, bookies })
+        Ok(tailwater_bookkeeper::LedgersSecurity {
+            zookeeper: zookeeper.login()?,
+            zookeeper_dialer: zookeeper.dialer(env)?,
+            bookies,
+        })
     }
 
     /// The same in a build that has the data directory only.
@@ -296,5 +290,10 @@ mod tests {
             ZooKeeperSection { password: SecretText::new("secret"), ..ZooKeeperSection::default() };
         let refused = LedgersSection::default().opening(&Env::real(), store, &zookeeper);
         assert!(refused.expect_err("refused").to_string().contains("[zookeeper]"));
+        let zookeeper =
+            ZooKeeperSection { certificate: Some("client.pem".into()), ..ZooKeeperSection::default() };
+        let refused = LedgersSection::default().opening(&Env::real(), store, &zookeeper);
+        let refused = refused.expect_err("refused").to_string();
+        assert!(refused.contains("[zookeeper]") && refused.contains("`ca`"), "{refused}");
     }
 }

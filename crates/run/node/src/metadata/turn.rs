@@ -43,7 +43,7 @@ impl Turn {
         if !config.has_shared_metadata() {
             return Ok(None);
         }
-        let uri = config.metadata_uri()?;
+        let uri = config.metadata_uri(env)?;
         let place = uri.to_string();
         let id = node_id(env, &config.data)
             .with_context(|| format!("the data directory {} takes no file", config.data.display()))?;

@@ -53,7 +53,7 @@ pub enum Command {
 #[derive(clap::Args)]
 pub struct MetadataPlace {
     /// The metadata, as nodes have it: zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH. By default that of --config, whose
-    /// login is used in any case.
+    /// login and certificates are used in any case.
     #[arg(long, value_name = "URL")]
     metadata: Option<MetadataUri>,
 }
@@ -61,7 +61,7 @@ pub struct MetadataPlace {
 impl MetadataPlace {
     /// What is named, or the configuration's.
     pub(super) fn find(self, file: Option<&PathBuf>) -> anyhow::Result<MetadataUri> {
-        Config::load(file, toml::Table::new())?.metadata_at(self.metadata)
+        Config::load(file, toml::Table::new())?.metadata_at(&Env::real(), self.metadata)
     }
 }
 

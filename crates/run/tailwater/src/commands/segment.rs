@@ -6,13 +6,15 @@
 
 mod gc;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Subcommand;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tailwater_bookkeeper::{
-    BookKeeper, LedgerCheck, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes, LedgersUri,
+    BookKeeper, BookieId, LedgerCheck, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes,
+    LedgersUri,
 };
 use tailwater_env::Env;
 use tailwater_node::Config;
@@ -26,11 +28,16 @@ const READS: usize = 64;
 /// What to do with segments.
 #[derive(Subcommand)]
 pub enum Command {
-    /// List the ledgers of a store.
+    /// List the ledgers of a store, with the fewest copies that an entry of each has at bookies that are up.
+    ///
+    /// A ledger is short of copies if an entry has fewer than its write quorum.
     #[command(visible_alias = "list")]
     Ls {
         #[command(flatten)]
         store: Store,
+        /// Only ledgers that are short of copies.
+        #[arg(long)]
+        short: bool,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -97,7 +104,7 @@ pub fn run(command: Command, file: Option<&PathBuf>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         match command {
-            Command::Ls { store, output } => list(&connect(store, file).await?, output).await,
+            Command::Ls { store, short, output } => list(&connect(store, file).await?, short, output).await,
             Command::Describe { store, ledger, output } => {
                 describe(&connect(store, file).await?, ledger, output).await
             }
@@ -121,12 +128,28 @@ fn of(ledger: LedgerId) -> impl Fn(LedgerFault) -> anyhow::Error {
     move |fault| anyhow::anyhow!("ledger {ledger}: {fault}")
 }
 
-async fn list(client: &BookKeeper, output: Format) -> anyhow::Result<()> {
+/// The bookies that have what they were given: those that take entries, and those that take none.
+async fn bookies_up(client: &BookKeeper) -> Result<BTreeSet<BookieId>, LedgerFault> {
+    let mut up: BTreeSet<BookieId> = client.ledgers().bookies().await?.into_iter().collect();
+    up.extend(client.ledgers().read_only_bookies().await?);
+    Ok(up)
+}
+
+/// The fewest copies that an entry has at bookies that are up, and whether those are fewer than its write quorum.
+fn copies_up(metadata: &LedgerMetadata, up: &BTreeSet<BookieId>) -> (usize, bool) {
+    let copies = metadata.copies_min(|bookie| up.contains(bookie));
+    (copies, copies < metadata.quorums.write())
+}
+
+async fn list(client: &BookKeeper, only_short: bool, output: Format) -> anyhow::Result<()> {
     let ledgers = client.ledgers();
+    let up = bookies_up(client).await?;
+    let (mut all, mut short) = (0, 0);
     let mut read = futures::stream::iter(ledgers.list().await?)
         .map(|ledger| async move { (ledger, ledgers.read(ledger).await) })
         .buffered(READS);
-    let heads = ["ledger", "state", "last entry", "bytes", "quorums", "ensembles", "created", "custom"];
+    let heads =
+        ["ledger", "state", "last entry", "bytes", "quorums", "copies up", "ensembles", "created", "custom"];
     let mut table = output::table(&heads);
     while let Some((ledger, read)) = read.next().await {
         match (read, output) {
@@ -139,9 +162,21 @@ async fn list(client: &BookKeeper, output: Format) -> anyhow::Result<()> {
                 table.add_row([ledger.to_string(), fault.to_string()]);
             }
             (Err(fault), _) => return Err(of(ledger)(fault)),
-            (Ok(read), Format::Json) => output::print_json(&summary(ledger, &read.metadata))?,
-            (Ok(read), Format::Table) => {
+            (Ok(read), output) => {
                 let metadata = read.metadata;
+                let (copies, is_short) = copies_up(&metadata, &up);
+                all += 1;
+                short += u64::from(is_short);
+                if only_short && !is_short {
+                    continue;
+                }
+                if output == Format::Json {
+                    let mut told = summary(ledger, &metadata);
+                    told["copies_up"] = copies.into();
+                    told["short"] = is_short.into();
+                    output::print_json(&told)?;
+                    continue;
+                }
                 let (last, length) = end(&metadata);
                 table.add_row([
                     ledger.to_string(),
@@ -149,6 +184,7 @@ async fn list(client: &BookKeeper, output: Format) -> anyhow::Result<()> {
                     last.map_or("-".to_owned(), |last| last.to_string()),
                     length.map_or("-".to_owned(), output::bytes),
                     metadata.quorums.to_string(),
+                    copies.to_string(),
                     metadata.ensembles().count().to_string(),
                     created(&metadata),
                     custom(&metadata),
@@ -156,7 +192,14 @@ async fn list(client: &BookKeeper, output: Format) -> anyhow::Result<()> {
             }
         }
     }
-    if output == Format::Table { output::print(&table) } else { Ok(()) }
+    if output == Format::Json {
+        return Ok(());
+    }
+    output::print(&table)?;
+    match short {
+        0 => Ok(()),
+        short => output::print(&format!("{short} of {} short of copies", counted_ledgers(all))),
+    }
 }
 
 /// A closed ledger's last entry, -1 if it has none, and its length.

@@ -60,6 +60,10 @@ pub struct SegmentsKeptArgs {
     /// Bookies that a segment is spread over. With a write quorum of its own a stream has as many by default.
     #[arg(long, value_name = "N|default")]
     ensemble: Option<String>,
+    /// Regions that the copies which acknowledge an append are in, whichever they are, where segments are in
+    /// BookKeeper. At most the ack quorum. `default` is what the node's configuration says below `[ledgers]`.
+    #[arg(long, value_name = "N|default")]
+    min_regions: Option<String>,
 }
 
 impl SegmentsKeptArgs {
@@ -76,6 +80,7 @@ impl SegmentsKeptArgs {
             ensemble: copies("--ensemble", self.ensemble)?,
             write_quorum: copies("--write-quorum", self.write_quorum)?,
             ack_quorum: copies("--ack-quorum", self.ack_quorum)?,
+            min_regions: copies("--min-regions", self.min_regions)?,
         })
     }
 }
@@ -384,6 +389,7 @@ fn configuration(stream: &StreamView) -> anyhow::Result<()> {
     table.add_row(["write-quorum", &or_default(config.write_quorum)]);
     table.add_row(["ack-quorum", &or_default(config.ack_quorum)]);
     table.add_row(["ensemble", &or_default(config.ensemble)]);
+    table.add_row(["min-regions", &or_default(config.min_regions)]);
     output::print(&table)
 }
 

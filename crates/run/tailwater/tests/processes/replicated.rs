@@ -238,6 +238,26 @@ fn a_stream_has_the_copies_that_its_creator_asks_for_and_goes_on_with_fewer_whil
     let why = node.run_failing(&["stream", "alter", "wide", "--ensemble", "6"]);
     assert!(why.contains("6 bookies") && why.contains("5 take entries"), "{why}");
 
+    // Only bookies of the open segment count, and it has another one when the next entry is appended.
+    let in_sync = |stream: &str| {
+        let listed = kcat(&node, &["-L", "-t", stream], "");
+        let isrs = listed.split_once("isrs: ").and_then(|(_, isrs)| isrs.lines().next());
+        isrs.map_or(0, |isrs| isrs.split(',').count())
+    };
+    let own = runtime.block_on(look(&client, &id("s"))).bookies;
+    assert_eq!((in_sync("s"), node.metric("tailwater_ledger_short")), (3, Some(0.0)), "{own:?}");
+    let dead = cluster.kill(own.first().expect("it has an open segment"));
+    wait_for("the node to notice", || (node.metric("tailwater_ledger_bookies") == Some(4.0)).then_some(()));
+    assert_eq!((in_sync("s"), node.metric("tailwater_ledger_short") >= Some(1.0)), (2, true));
+    let listed = crate::segments::segment(&cluster.uri().to_string(), &["ls", "--short"]).1;
+    assert!(listed.contains(&id("s")) && listed.contains("short of copies"), "{listed}");
+    node.produce("s", &lines);
+    wait_for("another bookie to have its place", || (in_sync("s") == 3).then_some(()));
+    cluster.restart(dead);
+    wait_for("the bookie to be back", || {
+        (node.metric("tailwater_ledger_bookies") == Some(5.0)).then_some(())
+    });
+
     let dead = cluster.kill_all_but(3);
     wait_for("the node to notice", || (node.metric("tailwater_ledger_bookies") == Some(3.0)).then_some(()));
     let listed = kcat(&node, &["-L", "-t", "wide"], "");
@@ -281,7 +301,7 @@ fn copies_are_in_as_many_regions_as_are_wanted_and_a_stream_is_refused_where_tha
     let environment = [
         ("TAILWATER_SEGMENTS", &*store),
         ("TAILWATER_LEDGERS__PLACES", &*places),
-        ("TAILWATER_LEDGERS__REGIONS_MIN", "2"),
+        ("TAILWATER_LEDGERS__MIN_REGIONS", "2"),
         ("TAILWATER_LEDGERS__ENSEMBLE", "2"),
         ("TAILWATER_LEDGERS__WRITE_QUORUM", "2"),
     ];
@@ -303,6 +323,26 @@ fn copies_are_in_as_many_regions_as_are_wanted_and_a_stream_is_refused_where_tha
     let why = node.run_failing(&["stream", "create", "t", "--write-quorum", "3", "--ack-quorum", "2"]);
     assert!(why.contains("every ack quorum in 2 regions"), "{why}");
     node.run(&["stream", "create", "t", "--write-quorum", "3", "--ack-quorum", "3"]);
+    // A stream has regions of its own, from its next segment on.
+    let why = node.run_failing(&["stream", "create", "wide", "--min-regions", "3"]);
+    assert!(why.contains("3/3/3") && why.contains("3 regions: they are in 2"), "{why}");
+    let why = node.run_failing(&["stream", "create", "one", "--write-quorum", "1"]);
+    assert!(why.contains("an ack quorum of 1 is not in 2 regions"), "{why}");
+    node.run(&["stream", "create", "one", "--write-quorum", "1", "--min-regions", "1"]);
+    assert!(node.run(&["stream", "describe", "one"]).contains("min-regions"));
+    node.produce("one", &lines);
+    node.run(&["stream", "alter", "s", "--min-regions", "1"]);
+    for _ in 0..2 {
+        node.produce("s", &lines);
+    }
+    let seen = runtime.block_on(look(&client, &stream));
+    let said = |ledger: &LedgerId| {
+        let metadata = runtime.block_on(client.ledgers().read(*ledger)).expect("it is there").metadata;
+        String::from_utf8_lossy(&metadata.custom["tailwater.min_regions"]).into_owned()
+    };
+    let said: Vec<String> = seen.closed.keys().map(said).collect();
+    assert!(said.first().is_some_and(|first| first == "2"), "a segment keeps what it began with: {said:?}");
+    assert!(said.last().is_some_and(|last| last == "1"), "{said:?}");
     assert!(node.process.stop(), "it ends well");
     let why = node.restart_failing_with(&[("TAILWATER_LEDGERS__PLACES", "{ \"b:1\" = \"eu\" }")]);
     assert!(why.contains("/REGION/RACK"), "{why}");

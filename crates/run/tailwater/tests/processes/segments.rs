@@ -30,7 +30,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// Whether `tailwater segment COMMAND --store URL` succeeded, and what it said.
-fn segment(store: &str, args: &[&str]) -> (bool, String, String) {
+pub fn segment(store: &str, args: &[&str]) -> (bool, String, String) {
     told(tailwater().arg("segment").args(args).args(["--store", store]), "")
 }
 
