@@ -95,8 +95,8 @@ pub const JUDGED_AT_A_TIME: usize = 16;
 pub const RECOVERY_PARALLEL: usize = 16;
 /// Metadata operations in one commit of recovery or of a stream's deletion; a larger one is split.
 pub const COMMIT_OPS_MAX: usize = 512;
-/// Completed segments of one shard in metadata that nodes share: ZooKeeper answers with all their names at once, in less
-/// than 1 MiB.
+/// Completed segments of one shard in metadata that nodes share: ZooKeeper answers with all their names at once, in
+/// less than 1 MiB.
 pub const SHARD_SEGMENTS_SHARED_MAX: usize = 40_000;
 /// Keys that one commit puts which moves a data directory's metadata.
 pub const MIGRATED_KEYS_AT_A_TIME: usize = 64;

@@ -92,8 +92,8 @@ impl SegmentRecords {
     /// By which number a replicated store knows the segments of these metadata; `None` where there are none.
     ///
     /// # Errors
-    /// In words: if metadata are not available, or can't be read; or if not all of them are there yet, as they are being
-    /// moved here: of segments that are there already the records follow.
+    /// In words: if metadata are not available, or can't be read; or if not all of them are there yet, as they are
+    /// being moved here: of segments that are there already the records follow.
     pub async fn cluster(&self) -> Result<Option<Uuid>, String> {
         if self.meta.get(MOVING_KEY).await.map_err(|error| error.to_string())?.is_some() {
             let why = "not all metadata is there: run `tailwater migrate` on the data directory that is moved to its end";
