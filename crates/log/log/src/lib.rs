@@ -19,7 +19,7 @@
 //! To be read in this order: `log.rs` (the handle), `log/streams.rs`, `batches.rs`, `owner.rs` (the loop), `shard.rs`
 //! and `shard/` (the protocol, without input or output); `open.rs` and `shard/recover.rs` (a start); `share.rs` (shards
 //! of several processes); `locate.rs`; `sweep.rs` (segments that no record names);
-//! `stream.rs` (what metadata keeps).
+//! `migrate.rs` (a data directory's streams to where several processes share them); `stream.rs` (what metadata keeps).
 
 mod ahead;
 mod batches;
@@ -38,6 +38,7 @@ mod hot;
 pub mod limits;
 mod locate;
 mod log;
+mod migrate;
 mod moving;
 mod open;
 mod owner;
@@ -67,6 +68,10 @@ pub use locate::{LocateRead, ReadLocation};
 pub use log::{
     AppendOptions, CompletedSegment, Log, LogStreamInfo, PendingAppend, SegmentDescription, ShardDescription,
     StreamDescription,
+};
+pub use migrate::{
+    MigrationError, MigrationOutcome, MigrationSource, MigrationStep, MigrationStream, MigrationTarget,
+    MigrationTold, migrate,
 };
 pub use moving::ShardEnd;
 pub use open::{LogConfig, OpenCells, ReplayOthers, SharedMetadata};

@@ -95,6 +95,20 @@ pub const JUDGED_AT_A_TIME: usize = 16;
 pub const RECOVERY_PARALLEL: usize = 16;
 /// Metadata operations in one commit of recovery or of a stream's deletion; a larger one is split.
 pub const COMMIT_OPS_MAX: usize = 512;
+/// Completed segments of one shard in metadata that nodes share: ZooKeeper answers with all their names at once, in
+/// less than 1 MiB.
+pub const SHARD_SEGMENTS_SHARED_MAX: usize = 40_000;
+/// Keys that one commit puts which moves a data directory's metadata.
+pub const MIGRATED_KEYS_AT_A_TIME: usize = 64;
+/// Bytes of these keys and their values, but for a value that is larger by itself.
+pub const MIGRATED_BYTES_AT_A_TIME: usize = 256 << 10;
+/// Shards whose segments are copied at a time where a data directory is moved.
+pub const MIGRATED_AT_A_TIME: usize = 8;
+/// Bytes of a copy of a segment that are on their way, but for an entry that is larger by itself: eight of them fit in
+/// what a replicated store takes.
+pub const MIGRATED_UNDER_WAY_BYTES: usize = 8 << 20;
+/// How often it is looked whether all is there as it was copied, before it is taken for the work of others.
+pub const MIGRATION_PASSES: usize = 8;
 /// Segments that one commit of a shard's owner notes as copied or as left to cold storage, that it forgets, and that it
 /// brings back: each at most.
 pub const COMMIT_COLD_MAX: usize = 24;
@@ -144,4 +158,10 @@ const _: () = {
         "readers are given what they ask for"
     );
     assert!(SINGLE_MAX <= CATCHING_UP_MAX, "single reads are fewer");
+    assert!(MIGRATED_KEYS_AT_A_TIME <= tailwater_meta::limits::OPS_MAX, "metadata takes a commit of a move");
+    assert!(
+        MIGRATED_BYTES_AT_A_TIME + tailwater_meta::limits::VALUE_BYTES_MAX
+            < tailwater_meta::limits::COMMIT_BYTES_MAX,
+        "with a large value, too"
+    );
 };

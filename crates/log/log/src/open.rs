@@ -13,7 +13,7 @@
 //! and the other shards go on. What all of them need, the journal and the metadata, has to be whole.
 
 mod known;
-mod placed;
+pub(crate) mod placed;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +27,7 @@ use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{Offset, SegmentId, ShardId, ShardNumber, StreamId, batches};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, ReplayError, Tag};
 use tailwater_meta::{Meta, MetaConfig};
-use tailwater_store::{DataDir, OpenSegments, RecoveredSegment, StoreConfig, lock_data_dir};
+use tailwater_store::{DataDir, OpenSegments, RecoveredSegment, SegmentStore, StoreConfig, lock_data_dir};
 use tailwater_tail::{Cells, TailWriter, WriterConfig};
 
 pub(crate) use self::known::{KnownLog, KnownShard};
@@ -131,6 +131,51 @@ impl std::fmt::Debug for SharedMetadata {
     }
 }
 
+/// What is in a data directory, replayed.
+pub(crate) struct OpenedDir {
+    pub(crate) journal: Journal,
+    /// The store on this host's disk.
+    pub(crate) store: SegmentStore,
+    /// The segments that are in it.
+    pub(crate) found: Vec<RecoveredSegment>,
+    /// The directory's own metadata.
+    pub(crate) local: Arc<dyn Meta>,
+}
+
+impl OpenedDir {
+    /// Opens what is in `dir`, which the caller has locked. Blocks on the disk.
+    pub(crate) fn open(
+        env: &Env,
+        config: &LogConfig,
+        dir: &Path,
+        others: &mut ReplayOthers<'_>,
+        progress: &Progress,
+    ) -> Result<Self, LogOpenError> {
+        let failed = |error: &dyn std::fmt::Display| LogOpenError::Store(error.to_string());
+        let mut segments =
+            tailwater_store::Recovery::begin_telling(env, dir, config.store.clone(), progress.clone())
+                .map_err(|error| failed(&error))?;
+        progress.begin("metadata", 0);
+        let mut metadata = tailwater_meta::Recovery::begin(env, &dir.join("meta"))
+            .map_err(|error| LogOpenError::Meta(error.to_string()))?;
+        let mut replay = |tag, end, bytes: &[u8]| {
+            if tag == tailwater_store::TAG {
+                segments.replay(end, bytes)
+            } else if tag == tailwater_meta::TAG {
+                metadata.replay(end, bytes)
+            } else {
+                others(tag, end, bytes)
+            }
+        };
+        let (journal_dir, journal_config) = (dir.join("journal"), config.journal.clone());
+        let journal = Journal::open_telling(env, &journal_dir, journal_config, &mut replay, progress)
+            .map_err(|error| LogOpenError::Journal(error.to_string()))?;
+        let (store, found) = segments.finish(journal.clone()).map_err(|error| failed(&error))?;
+        let local = metadata.finish(env, journal.clone(), config.meta.clone());
+        Ok(Self { journal, store, found, local: Arc::new(local) })
+    }
+}
+
 /// Takes records of the journal that are not the log's, in order: tag, end, bytes.
 pub type ReplayOthers<'a> = dyn FnMut(Tag, JournalPosition, &[u8]) -> Result<(), ReplayError> + Send + 'a;
 
@@ -167,29 +212,9 @@ impl Log {
         others: &mut ReplayOthers<'_>,
         progress: &Progress,
     ) -> Result<Self, LogOpenError> {
-        let failed = |error: &dyn std::fmt::Display| LogOpenError::Store(error.to_string());
-        let mut segments =
-            tailwater_store::Recovery::begin_telling(env, dir, config.store.clone(), progress.clone())
-                .map_err(|error| failed(&error))?;
-        progress.begin("metadata", 0);
-        let mut metadata = tailwater_meta::Recovery::begin(env, &dir.join("meta"))
-            .map_err(|error| LogOpenError::Meta(error.to_string()))?;
-        let mut replay = |tag, end, bytes: &[u8]| {
-            if tag == tailwater_store::TAG {
-                segments.replay(end, bytes)
-            } else if tag == tailwater_meta::TAG {
-                metadata.replay(end, bytes)
-            } else {
-                others(tag, end, bytes)
-            }
-        };
-        let (journal_dir, journal_config) = (dir.join("journal"), config.journal.clone());
-        let journal = Journal::open_telling(env, &journal_dir, journal_config, &mut replay, progress)
-            .map_err(|error| LogOpenError::Journal(error.to_string()))?;
-        let (store, found) = segments.finish(journal.clone()).map_err(|error| failed(&error))?;
-        let local = metadata.finish(env, journal.clone(), config.meta.clone());
-        let local: Arc<dyn Meta> = Arc::new(local);
-        let meta = placed::metadata(config.metadata.as_ref(), &local).await?;
+        let OpenedDir { journal, store, found, local } =
+            OpenedDir::open(env, &config, dir, others, progress)?;
+        let meta = placed::metadata(config.metadata.as_ref(), &local, found.len()).await?;
 
         let keys = meta.list(PREFIX).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
         let owner_number = env.random_u64();

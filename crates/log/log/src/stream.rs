@@ -9,7 +9,10 @@
 //! log/truncated/<stream uuid>/<shard>/<20 digits> TruncatedRecord of a removed segment whose cold copy is kept
 //! log/producer-ids                                ProducerIdsRecord
 //! log/segments                                    SegmentsRecord; absent where segments are on this host's disk
-//! log/metadata                                    in a data directory: whose metadata, elsewhere, it was begun with
+//! log/metadata                                    in a data directory: whose metadata, elsewhere, it was begun with,
+//!                                                 or moved to
+//! log/moving                                      the id of the data directory from which this metadata is being
+//!                                                 moved here: nobody goes by it yet
 //! log/cold                                        ColdPlaceRecord; absent before there was cold storage
 //! log/cold-gone/<stream uuid>                     empty: the stream is deleted, and its cold copies are to be removed
 //! log/deleted/<stream uuid>                       empty: a stream of several processes is deleted, and something of it
@@ -42,6 +45,8 @@ pub const PRODUCER_IDS_KEY: &str = "log/producer-ids";
 pub const SEGMENTS_KEY: &str = "log/segments";
 /// The key, in a data directory whose metadata is elsewhere, of which cluster's that is.
 pub const METADATA_KEY: &str = "log/metadata";
+/// The key of the data directory from which this metadata is being moved here.
+pub const MOVING_KEY: &str = "log/moving";
 /// The key of the number by which cold storage knows this data directory.
 pub const COLD_PLACE_KEY: &str = "log/cold";
 /// Prefix of the keys of deleted streams whose cold copies are to be removed.

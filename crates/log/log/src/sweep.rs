@@ -33,8 +33,8 @@ use uuid::Uuid;
 use crate::limits::JUDGED_AT_A_TIME;
 use crate::log::{Log, LogInner};
 use crate::stream::{
-    SEGMENTS_KEY, SegmentRecord, SegmentsRecord, ShardRecord, StreamRecordError, segment_key, shard_key,
-    stream_key,
+    MOVING_KEY, SEGMENTS_KEY, SegmentRecord, SegmentsRecord, ShardRecord, StreamRecordError, segment_key,
+    shard_key, stream_key,
 };
 
 /// What metadata says of a segment.
@@ -92,8 +92,13 @@ impl SegmentRecords {
     /// By which number a replicated store knows the segments of these metadata; `None` where there are none.
     ///
     /// # Errors
-    /// In words: if metadata are not available, or can't be read.
+    /// In words: if metadata are not available, or can't be read; or if not all of them are there yet, as they are
+    /// being moved here: of segments that are there already the records follow.
     pub async fn cluster(&self) -> Result<Option<Uuid>, String> {
+        if self.meta.get(MOVING_KEY).await.map_err(|error| error.to_string())?.is_some() {
+            let why = "not all metadata is there: run `tailwater migrate` on the data directory that is moved to its end";
+            return Err(why.to_owned());
+        }
         let record = self.record(SEGMENTS_KEY.to_owned(), SegmentsRecord::decode).await?;
         Ok(record.map(|record| record.cluster))
     }

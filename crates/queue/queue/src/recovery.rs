@@ -85,6 +85,11 @@ impl Recovery {
         }
     }
 
+    /// How many queues there are by what was replayed.
+    pub fn queues(&self) -> usize {
+        self.shelf.queues.len()
+    }
+
     /// Everything was replayed: the queues go on in `journal`.
     pub fn finish(self, env: &Env, journal: Journal, config: QueuesConfig) -> Queues {
         Queues::start(env, journal, Arc::new(self.tree), self.secret, self.shelf, config)

@@ -28,6 +28,8 @@ pub mod logging;
 mod memcached;
 mod metadata;
 mod metrics;
+#[cfg(feature = "bookkeeper")]
+mod migrate;
 pub mod panics;
 pub mod priority;
 mod queues;
@@ -80,6 +82,8 @@ use crate::held_calls::HeldCalls;
 use crate::http::Identities;
 use crate::metadata::{NodeSharing, STANDING_BY, Turn};
 use crate::metrics::Meters;
+#[cfg(feature = "bookkeeper")]
+pub use crate::migrate::{MigrateNews, MigrateOptions, MigrateReport, MigrateStream, MigrateTold, migrate};
 use crate::rules::SuperUsers;
 use crate::turns::Turns;
 

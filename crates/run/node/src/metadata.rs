@@ -12,7 +12,7 @@ mod turn;
 #[cfg(feature = "bookkeeper")]
 pub(crate) use sharing::NodeSharing;
 #[cfg(feature = "bookkeeper")]
-pub(crate) use turn::Turn;
+pub(crate) use turn::{Turn, node_id};
 
 /// What a node that stands by is at.
 pub(crate) const STANDING_BY: &str = "the wait for its turn: it stands by, and another node is active";

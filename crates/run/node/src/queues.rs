@@ -36,6 +36,15 @@ impl Recovery {
         }
     }
 
+    /// How many queues were found in the data directory.
+    #[cfg(feature = "bookkeeper")]
+    pub(crate) fn queues(&self) -> usize {
+        match self {
+            Self::Embedded(recovery) => recovery.queues(),
+            Self::Shared => 0,
+        }
+    }
+
     pub(crate) async fn finish(
         self,
         env: &Env,

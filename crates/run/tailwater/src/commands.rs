@@ -13,6 +13,8 @@ pub mod group;
 pub mod init;
 #[cfg(not(all(feature = "bench", feature = "bookkeeper")))]
 pub mod left_out;
+#[cfg(feature = "bookkeeper")]
+pub mod migrate;
 pub mod monitor;
 #[cfg(feature = "bookkeeper")]
 pub mod node;

@@ -56,6 +56,16 @@ enum Command {
     /// Look after segments of a replicated store. This build leaves it out; the build of `make dist` has it.
     #[cfg(not(feature = "bookkeeper"))]
     Segment(commands::left_out::Args),
+    /// Move what is in a data directory to BookKeeper and ZooKeeper, where several nodes share it.
+    ///
+    /// No node runs on the directory meanwhile. Streams go with their records, offsets, terms and producers, and so do
+    /// positions of groups, users, tokens, rules and quotas. The configuration says where they go, as the nodes will
+    /// have it. A run that is killed is gone on with by the next one.
+    #[cfg(feature = "bookkeeper")]
+    Migrate(commands::migrate::Args),
+    /// Move a data directory to BookKeeper and ZooKeeper. This build leaves it out; the build of `make dist` has it.
+    #[cfg(not(feature = "bookkeeper"))]
+    Migrate(commands::left_out::Args),
     /// Add, list, describe, drain and remove clusters that streams are copied to.
     #[command(subcommand)]
     Cluster(commands::cluster::Command),
@@ -173,6 +183,10 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Segment(command) => commands::segment::run(command, cli.config.as_ref()),
         #[cfg(not(feature = "bookkeeper"))]
         Command::Segment(_) => commands::left_out::run("client of BookKeeper", "bookkeeper"),
+        #[cfg(feature = "bookkeeper")]
+        Command::Migrate(args) => commands::migrate::run(args, cli.config.as_ref()),
+        #[cfg(not(feature = "bookkeeper"))]
+        Command::Migrate(_) => commands::left_out::run("client of BookKeeper", "bookkeeper"),
         Command::Cluster(command) => commands::cluster::run(&cli.server, command),
         Command::Tree(command) => commands::tree::run(&cli.server, command),
         Command::Produce(args) => commands::produce::run(&cli.server, args),

@@ -17,8 +17,8 @@ use clap::{Arg, ArgMatches, Command, Id};
 use toml::{Table, Value};
 
 /// Commands without any: a node has a configuration of its own, and the others are told everything when they are run.
-const WITHOUT: [&str; 8] =
-    ["serve", "init", "bench", "demo", "demo-clusters", "load", "window", "completion"];
+const WITHOUT: [&str; 9] =
+    ["serve", "init", "migrate", "bench", "demo", "demo-clusters", "load", "window", "completion"];
 
 /// Options that mean nothing without each other, as ids. From a file, or a variable, one of them only counts beside the
 /// other.

@@ -16,11 +16,11 @@ use super::known::KnownLog;
 use super::{LogConfig, SharedMetadata};
 use crate::cold::{ColdConfig, LogCold};
 use crate::error::LogOpenError;
-use crate::stream::{METADATA_KEY, SEGMENTS_KEY, SegmentsRecord, ShardRecord, shard_key};
+use crate::stream::{METADATA_KEY, MOVING_KEY, SEGMENTS_KEY, SegmentsRecord, ShardRecord, shard_key};
 
 /// Whoever may change the metadata may write to the store.
 #[derive(Clone)]
-struct ByMetadata(Arc<dyn Meta>);
+pub(crate) struct ByMetadata(pub(crate) Arc<dyn Meta>);
 
 impl std::fmt::Debug for ByMetadata {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -95,33 +95,52 @@ impl WriteRight for ByRecord {
     }
 }
 
-/// The metadata: what is in the data directory, or `shared`, of which the directory takes note.
+/// Which cluster's metadata, elsewhere, a data directory has taken note of, if of any.
+pub(crate) async fn noted(local: &dyn Meta) -> Result<Option<Uuid>, LogOpenError> {
+    let noted = local.get(METADATA_KEY).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
+    let noted = noted.map(|found| SegmentsRecord::decode(METADATA_KEY, &found.value)).transpose()?;
+    Ok(noted.map(|noted| noted.cluster))
+}
+
+/// The metadata: what is in the data directory, or `shared`, of which the directory takes note. The directory has so
+/// many `segments` of its own.
 pub(super) async fn metadata(
     shared: Option<&SharedMetadata>,
     local: &Arc<dyn Meta>,
+    segments: usize,
 ) -> Result<Arc<dyn Meta>, LogOpenError> {
     let failed = |error: MetaError| LogOpenError::Meta(error.to_string());
-    let noted = local.get(METADATA_KEY).await.map_err(failed)?;
-    let noted = noted.map(|found| SegmentsRecord::decode(METADATA_KEY, &found.value)).transpose()?;
+    let noted = noted(&**local).await?;
+    if let Some(shared) = shared {
+        check_moved(shared).await?;
+    }
     match (shared, noted) {
         (None, None) => Ok(Arc::clone(local)),
         (None, Some(noted)) => Err(LogOpenError::Meta(format!(
-            "this data directory was begun with metadata elsewhere, those of the cluster {}: set `metadata` to where they \
-             are, as it was",
-            noted.cluster
+            "this data directory was begun with metadata elsewhere, or moved there, those of the cluster {noted}: set \
+             `metadata` to where they are, as it was"
         ))),
-        (Some(shared), Some(noted)) if noted.cluster == shared.cluster => Ok(Arc::clone(&shared.meta)),
+        (Some(shared), Some(noted)) if noted == shared.cluster => {
+            if segments > 0 {
+                tracing::info!(
+                    segments,
+                    "segments of this data directory were moved, and nothing reads them here: \
+                     `tailwater migrate --remove-segments` removes them"
+                );
+            }
+            Ok(Arc::clone(&shared.meta))
+        }
         (Some(shared), Some(noted)) => Err(LogOpenError::Meta(format!(
             "this data directory is of the cluster {}, and {} has the metadata of the cluster {}: set `metadata` as it was, \
              or use a new data directory",
-            noted.cluster, shared.place, shared.cluster
+            noted, shared.place, shared.cluster
         ))),
         (Some(shared), None) => {
             let own = local.list("").await.map_err(failed)?.len();
-            if own > 0 {
+            if own > 0 || segments > 0 {
                 return Err(LogOpenError::Meta(format!(
-                    "this data directory has metadata of its own, {own} keys, and `metadata` names {}: leave that out, or \
-                     use a new data directory, and copy the streams over with their clients",
+                    "this data directory has metadata of its own, {own} keys, and `metadata` names {}: `tailwater migrate` \
+                     with this configuration moves everything there; or leave `metadata` out, or use a new data directory",
                     shared.place
                 )));
             }
@@ -131,6 +150,18 @@ pub(super) async fn metadata(
             Ok(Arc::clone(&shared.meta))
         }
     }
+}
+
+/// Whether all is there of what was to be moved to `shared`.
+async fn check_moved(shared: &SharedMetadata) -> Result<(), LogOpenError> {
+    let moving = shared.meta.get(MOVING_KEY).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
+    let Some(moving) = moving else { return Ok(()) };
+    Err(LogOpenError::Meta(format!(
+        "{} is being moved to from the data directory with the id {}, and not all of it is there: run `tailwater migrate` on \
+         that directory to its end",
+        shared.place,
+        String::from_utf8_lossy(&moving.value)
+    )))
 }
 
 /// The store of segments, and what is in it: the one on this host's disk, `store`, with what was `found` there, or a
@@ -151,7 +182,9 @@ pub(super) async fn segments(
         }
         return Ok((embedded(known, store)?, found));
     };
-    let cluster = cluster(env, &**meta, known, &found).await?;
+    // Of a directory that was moved they are elsewhere by now.
+    let own = if config.metadata.is_some() { 0 } else { found.len() };
+    let cluster = cluster(env, &**meta, known, own).await?;
     let meta = Arc::clone(meta);
     let opened = match owner {
         Some(owner) => {
@@ -179,26 +212,32 @@ fn embedded(known: &KnownLog, store: &SegmentStore) -> Result<Arc<dyn StoreContr
     Ok(Arc::new(store.clone()))
 }
 
+/// A number by which a replicated store knows segments.
+pub(crate) fn new_cluster(env: &Env) -> Uuid {
+    let random = (u128::from(env.random_u64()) << 64) | u128::from(env.random_u64());
+    uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid()
+}
+
 /// The number by which a replicated store knows the segments of this data directory: made, and kept, when there is
 /// none.
 async fn cluster(
     env: &Env,
     meta: &dyn Meta,
     known: &KnownLog,
-    found: &[RecoveredSegment],
+    // Segments on this host's disk.
+    own: usize,
 ) -> Result<Uuid, LogOpenError> {
-    if !found.is_empty() {
+    if own > 0 {
         return Err(LogOpenError::Store(format!(
-            "this data directory has {} segments of its own, and `segments` names a replicated store: leave that out, or use \
-             a new data directory, and copy the streams over with their clients",
-            found.len()
+            "this data directory has {own} segments of its own, and `segments` names a replicated store: set `metadata` to a \
+             place in ZooKeeper too, and run `tailwater migrate` with that configuration, which moves everything; or leave \
+             `segments` out, or use a new data directory"
         )));
     }
     if let Some(record) = &known.segments {
         return Ok(record.cluster);
     }
-    let random = (u128::from(env.random_u64()) << 64) | u128::from(env.random_u64());
-    let cluster = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
+    let cluster = new_cluster(env);
     let value = SegmentsRecord { cluster }.encode();
     let put = Op::Put { key: SEGMENTS_KEY.to_owned(), value, expect: Expect::Absent };
     let failed = |error: MetaError| LogOpenError::Meta(error.to_string());

@@ -45,6 +45,7 @@ impl Turn {
         }
         let uri = config.metadata_uri(env)?;
         let place = uri.to_string();
+        check_begun_shared(env, &config.data, &place)?;
         let id = node_id(env, &config.data)
             .with_context(|| format!("the data directory {} takes no file", config.data.display()))?;
         let record = NodeRecord {
@@ -128,8 +129,22 @@ impl Turn {
     }
 }
 
+/// Whether a data directory began with shared metadata, or has yet to begin: one that did has an id before it has a
+/// journal. So one with metadata of its own is refused at once, and not when its turn comes.
+fn check_begun_shared(env: &Env, dir: &Path, place: &str) -> anyhow::Result<()> {
+    let has_begun = env.disk().list(&dir.join("journal")).is_ok_and(|files| !files.is_empty());
+    let has_id = read_id(&**env.disk(), &dir.join(ID_FILE)).is_ok_and(|id| id.is_some());
+    anyhow::ensure!(
+        has_id || !has_begun,
+        "the data directory {} has metadata of its own, and `metadata` names {place}: `tailwater migrate` with this \
+         configuration moves everything there; or leave `metadata` out, or use a new data directory",
+        dir.display()
+    );
+    Ok(())
+}
+
 /// The id of a data directory, made when there is none.
-fn node_id(env: &Env, dir: &Path) -> io::Result<String> {
+pub(crate) fn node_id(env: &Env, dir: &Path) -> io::Result<String> {
     let (disk, path) = (env.disk(), dir.join(ID_FILE));
     if let Some(id) = read_id(&**disk, &path)? {
         return Ok(id);

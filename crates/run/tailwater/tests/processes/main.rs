@@ -46,6 +46,8 @@ mod memcached;
 #[cfg(feature = "bookkeeper")]
 mod metadata;
 mod metrics;
+#[cfg(feature = "bookkeeper")]
+mod migrate;
 mod monitor;
 mod moves;
 #[cfg(feature = "bookkeeper")]
