@@ -30,6 +30,7 @@ mod metadata;
 mod metrics;
 pub mod panics;
 pub mod priority;
+pub mod probes;
 mod queues;
 mod rules;
 pub mod signal;
