@@ -84,8 +84,8 @@ pub(crate) async fn connect(
     Ok(Some(Cells { data: cell(data).await?, metadata: cell(metadata).await? }))
 }
 
-/// The cells of a process that may do without them. While a window feeds all that the process follows they rest, so that
-/// the backends have one connection for all processes of the window's host.
+/// The cells of a process that may do without them. While a window feeds all that the process follows they rest, so
+/// that the backends have one connection for all processes of the window's host.
 pub(crate) struct CellsAtNeed {
     env: Env,
     node: Arc<Node>,
@@ -143,8 +143,8 @@ impl CellsAtNeed {
     }
 }
 
-/// Goes by the configurations that the node has now: of the backends that the cells knew before they rested, none may be
-/// left.
+/// Goes by the configurations that the node has now: of the backends that the cells knew before they rested, none may
+/// be left.
 async fn learn(env: Env, node: Arc<Node>, hello: Hello, cells: Cells) {
     let info: NodeInfo = loop {
         match node.call(Method::Hello, &hello).await {

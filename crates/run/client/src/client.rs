@@ -38,7 +38,8 @@ pub enum Transport {
 /// Whether a client borrows what another process of this host has read and checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WindowUse {
-    /// Where there is a sidecar on this host, or the node has a window on it, that is of this user; not with [`Transport::Tcp`].
+    /// Where there is a sidecar on this host, or the node has a window on it, that is of this user; not with
+    /// [`Transport::Tcp`].
     #[default]
     WhereOffered,
     /// It reads by itself.

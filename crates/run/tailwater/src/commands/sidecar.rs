@@ -1,5 +1,5 @@
-//! `tailwater sidecar`: a process that somebody starts on a host with many consumers, to read a node's cells once for all
-//! of them. It is a window like the node's own, and finds a node that is anywhere.
+//! `tailwater sidecar`: a process that somebody starts on a host with many consumers, to read a node's cells once for
+//! all of them. It is a window like the node's own, and finds a node that is anywhere.
 
 use std::fmt;
 use std::net::SocketAddr;
