@@ -294,6 +294,8 @@ struct CellShared {
     moved: Arc<watch::Sender<u64>>,
     /// The id of the current configuration.
     adopted: watch::Sender<u64>,
+    /// Whether it has no connections, and makes none.
+    is_resting: watch::Sender<bool>,
     /// Waits for the backends that came with the current configuration.
     adopting: Mutex<Option<Task>>,
     /// Tells backends that have left, by their numbers; some may be over.
@@ -526,6 +528,7 @@ impl Cell {
             queue_items_max: config.queue_items_max,
             moved: Arc::new(watch::Sender::new(0)),
             adopted: watch::Sender::new(configuration.id),
+            is_resting: watch::Sender::new(false),
             adopting: Mutex::default(),
             leaving: Mutex::default(),
         });
@@ -534,6 +537,42 @@ impl Cell {
             let _ = tried.wait_for(|tried| *tried).await;
         }
         Ok(Self { shared, way: LookupWay::Auto })
+    }
+
+    /// Lets go of all connections, of all handles, and makes none until [`Cell::wake`]: for a process that reads
+    /// elsewhere for a while, and would cost the backends a connection each. Meanwhile operations fail as if all
+    /// backends were gone, and no newer configuration is learned from them.
+    pub fn rest(&self) {
+        self.shared.is_resting.send_replace(true);
+        // What is connected after this sees that it is to rest.
+        for kept in self.shared.kept.lock().values() {
+            if let Some(live) = kept.replica.live() {
+                kept.replica.give_up(&live);
+            }
+        }
+    }
+
+    /// Connects to the backends again, behind [`Cell::rest`]. [`Cell::awake`] waits for that.
+    pub fn wake(&self) {
+        self.shared.is_resting.send_replace(false);
+    }
+
+    /// Completes when so many backends are connected that every key has a quorum of its replicas, and when one attempt
+    /// to connect has had its time.
+    pub async fn awake(&self) {
+        let mut moved = self.shared.moved.subscribe();
+        let connected = async {
+            loop {
+                moved.mark_unchanged();
+                let inner = self.inner();
+                let live = inner.replicas.iter().filter(|replica| replica.is_live()).count();
+                if live >= inner.replicas.len() - inner.replicas.len() / 3 || moved.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // Those that are gone are tried on.
+        let _ = self.shared.env.timeout(self.shared.keep.connect_deadline, connected).await;
     }
 
     /// A handle on the same cell that goes about lookups by quorum in this way. Connections and counts are shared.

@@ -12,12 +12,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join;
 use parking_lot::Mutex;
 use tailwater_cache::{
     BackendPlace, Backends, Cell, CellConfig, Configuration, Connecting, Connector, LookupWay, Mode,
     instance_of,
 };
-use tailwater_env::Env;
+use tailwater_env::{Env, Instant, Task};
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode, Hello, Method, NodeInfo};
 use tailwater_rma::{Address, Connection};
 use tailwater_tail::Cells;
@@ -26,7 +27,7 @@ use tailwater_tls::Dialer;
 use crate::Error;
 use crate::client::Transport;
 use crate::connection::Node;
-use crate::limits::CELLS_ASK_DEADLINE;
+use crate::limits::{CELLS_ASK_DEADLINE, CELLS_REST_AFTER, RECONNECT_PAUSE_MAX};
 
 /// How often the writers publish an idle page of tails again, if the node says so.
 pub(crate) fn page_refresh(info: &NodeInfo) -> Option<Duration> {
@@ -81,6 +82,85 @@ pub(crate) async fn connect(
         Ok(cell.with_lookup(lookup))
     };
     Ok(Some(Cells { data: cell(data).await?, metadata: cell(metadata).await? }))
+}
+
+/// The cells of a process that may do without them. While a window feeds all that the process follows they rest, so
+/// that the backends have one connection for all processes of the window's host.
+pub(crate) struct CellsAtNeed {
+    env: Env,
+    node: Arc<Node>,
+    hello: Hello,
+    /// `None` where the node has none.
+    cells: Option<Cells>,
+    /// Since when a window feeds all that is followed.
+    fed_since: Option<Instant>,
+    is_resting: bool,
+    /// Asks the node for what has changed meanwhile.
+    learning: Option<Task>,
+}
+
+impl CellsAtNeed {
+    pub(crate) fn new(env: &Env, node: &Arc<Node>, hello: Hello, cells: Option<Cells>) -> Self {
+        let (env, node) = (env.clone(), Arc::clone(node));
+        Self { env, node, hello, cells, fed_since: None, is_resting: false, learning: None }
+    }
+
+    /// Takes note of whether a window feeds all that is followed.
+    pub(crate) fn note(&mut self, is_fed: bool) {
+        if !is_fed {
+            return self.wake();
+        }
+        let now = self.env.now();
+        let since = *self.fed_since.get_or_insert(now);
+        if let Some(cells) = self.cells.as_ref().filter(|_| !self.is_resting)
+            && now.since(since) >= CELLS_REST_AFTER
+        {
+            cells.data.rest();
+            cells.metadata.rest();
+            (self.is_resting, self.learning) = (true, None);
+        }
+    }
+
+    /// They are read from now on. Completes when they can be, as far as they can within the time that one attempt to
+    /// connect has: who reads before that asks the node for everything.
+    pub(crate) async fn need(&mut self) {
+        let was_resting = self.is_resting;
+        self.wake();
+        if let Some(cells) = self.cells.as_ref().filter(|_| was_resting) {
+            join(cells.data.awake(), cells.metadata.awake()).await;
+        }
+    }
+
+    fn wake(&mut self) {
+        self.fed_since = None;
+        if let Some(cells) = self.cells.as_ref().filter(|_| self.is_resting) {
+            cells.data.wake();
+            cells.metadata.wake();
+            let learn = learn(self.env.clone(), Arc::clone(&self.node), self.hello.clone(), cells.clone());
+            self.learning = Some(self.env.spawn("client-cells", learn));
+            self.is_resting = false;
+        }
+    }
+}
+
+/// Goes by the configurations that the node has now: of the backends that the cells knew before they rested, none may
+/// be left.
+async fn learn(env: Env, node: Arc<Node>, hello: Hello, cells: Cells) {
+    let info: NodeInfo = loop {
+        match node.call(Method::Hello, &hello).await {
+            Ok(info) => break info,
+            Err(_) => env.sleep(RECONNECT_PAUSE_MAX).await,
+        }
+    };
+    for (told, cell) in [(info.data_cell, &cells.data), (info.metadata_cell, &cells.metadata)] {
+        let told = told.and_then(|told| told.configuration);
+        if let Some(Ok(newest)) = told.as_deref().map(Configuration::decode)
+            && newest.id > cell.configuration().id
+            && let Err(why) = cell.configure(newest).await
+        {
+            tracing::debug!(%why, "the node tells a configuration of a cell that can't be");
+        }
+    }
 }
 
 /// The backends of one cell, where the node says that they are.

@@ -1,5 +1,6 @@
 //! The entry point: one node's address, from which everything else is learned.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +15,13 @@ use tailwater_rma::Address;
 use tailwater_tail::{DurableSource, ReaderConfig, ReaderStats, TailReader};
 use tailwater_tls::Dialer;
 
-use crate::cells;
+use crate::cells::{self, CellsAtNeed};
 use crate::connection::Node;
 use crate::delays::{self, DelayCounts};
 use crate::limits::{CALL_DEADLINE, CONNECT_DEADLINE, RETRY_PAUSE, SHARDS_MAX};
 use crate::source::NodeSource;
-use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerSettings, window};
+use crate::window::{self, WindowPlaces};
+use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerSettings};
 
 /// Which way to the cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +38,8 @@ pub enum Transport {
 /// Whether a client borrows what another process of this host has read and checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WindowUse {
-    /// Where the node has a window on this host that is of this user; not with [`Transport::Tcp`].
+    /// Where there is a sidecar on this host, or the node has a window on it, that is of this user; not with
+    /// [`Transport::Tcp`].
     #[default]
     WhereOffered,
     /// It reads by itself.
@@ -57,6 +60,10 @@ pub struct ClientConfig {
     pub reader: ReaderConfig,
     /// Whether it may do so through a window.
     pub window: WindowUse,
+    /// The Unix socket of this host's sidecar, which is a window that somebody started. `None`: [`sidecar_socket`].
+    ///
+    /// [`sidecar_socket`]: crate::sidecar_socket
+    pub sidecar: Option<PathBuf>,
     /// Whom it trusts where nodes and cells are in TLS, and what it shows to them.
     pub dialer: Dialer,
 }
@@ -114,11 +121,14 @@ impl Client {
         let cells = cells::connect(&env, &node, &hello, &info, (config.transport, lookup)).await?;
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
         reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
-        let reader = TailReader::start(&env, cells, source, reader);
+        let reader = TailReader::start(&env, cells.clone(), source, reader);
         let is_wanted = config.window == WindowUse::WhereOffered && config.transport != Transport::Tcp;
-        let window = info.window.filter(|_| is_wanted).map(|path| {
-            let follow = window::follow(env.clone(), reader.clone(), path.into(), info.node_id.clone());
-            env.spawn("client-window", follow)
+        let sidecar = config.sidecar.or_else(|| window::sidecar_socket(&info.node_id));
+        let sockets: Vec<PathBuf> = sidecar.into_iter().chain(info.window.map(PathBuf::from)).collect();
+        let window = (is_wanted && !sockets.is_empty()).then(|| {
+            let cells = CellsAtNeed::new(&env, &node, hello, cells);
+            let places = WindowPlaces { sockets, node: info.node_id.clone() };
+            env.spawn("client-window", window::follow(env.clone(), reader.clone(), cells, places))
         });
         let delays = Arc::<DelayCounts>::default();
         let telling = env.spawn("client-delays", delays::tell(Arc::clone(&node), Arc::clone(&delays)));

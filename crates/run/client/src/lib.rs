@@ -46,3 +46,4 @@ pub use tailwater_cache::LookupWay;
 pub use tailwater_format::{Start, StartError};
 pub use tailwater_tail::{ReaderConfig, ReaderConfigError, ReaderStats};
 pub use tailwater_tls::{Dialer, DialerConfig, TlsError};
+pub use window::sidecar_socket;

@@ -23,6 +23,10 @@ pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// the second that a cell gives to a connection.
 pub const CELLS_ASK_DEADLINE: Duration = Duration::from_millis(400);
 
+/// How long a window has fed all that a process follows before the process lets go of its connections to the cells: a
+/// window that comes and goes does not have them made again each time.
+pub const CELLS_REST_AFTER: Duration = Duration::from_secs(3);
+
 /// Batches of one shard under way at once: as many as the node remembers of a producer, so that any of them
 /// can be sent again.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 5;

@@ -1,4 +1,5 @@
-//! The reader's end of a window: the process on this host that reads the cells for all processes of a user.
+//! The reader's end of a window: the process on this host that reads the cells for all processes of a user. It is a
+//! sidecar that somebody started, or the node's own.
 //!
 //! It is there while something is followed, and greets who follows a shard that it feeds. What it brings goes to the
 //! process's reader, which reads by itself whatever the window does not bring: before the greeting, behind the window,
@@ -6,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use tailwater_env::Env;
@@ -17,6 +18,7 @@ use tailwater_tail::window::{
     ARENA_BYTES, FRAME_BYTES, UndecodedMessage, WindowFrame, WindowMessageError, WindowRequest,
 };
 
+use crate::cells::CellsAtNeed;
 use crate::limits::{
     WINDOW_ARENAS_KEPT, WINDOW_BEAT_DEADLINE, WINDOW_LOOK_EVERY, WINDOW_MESSAGES_AT_ONCE, WINDOW_PAUSE_MAX,
     WINDOW_PAUSE_MIN, WINDOW_START_DEADLINE,
@@ -41,8 +43,25 @@ enum WindowError {
     Ended,
 }
 
-/// Takes from the window at `path`, which has to be of the node with this id, whatever it has for `reader`; for ever.
-pub(crate) async fn follow(env: Env, reader: TailReader, path: PathBuf, node: String) {
+/// Where windows of a node may be.
+pub(crate) struct WindowPlaces {
+    /// Their sockets, in the order in which they are tried. There is one at least.
+    pub(crate) sockets: Vec<PathBuf>,
+    /// The node's id.
+    pub(crate) node: String,
+}
+
+/// The Unix socket where a sidecar of this process's user listens for readers of the node, or of the nodes, with this
+/// id, if it is not told another one. `None` for an id that is none.
+pub fn sidecar_socket(node_id: &str) -> Option<PathBuf> {
+    let is_id = !node_id.is_empty() && node_id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    // Everybody may make files there, and nobody replaces those of others. Both ends look whose process the other is.
+    let socket = format!("/tmp/tailwater-{}-{node_id}.sidecar", rustix::process::geteuid().as_raw());
+    is_id.then(|| socket.into())
+}
+
+/// Takes from the first window at `places` whatever it has for `reader`, and has `cells` rest meanwhile; for ever.
+pub(crate) async fn follow(env: Env, reader: TailReader, mut cells: CellsAtNeed, places: WindowPlaces) {
     let mut followed = reader.followed();
     let mut pause = WINDOW_PAUSE_MIN;
     loop {
@@ -52,19 +71,38 @@ pub(crate) async fn follow(env: Env, reader: TailReader, path: PathBuf, node: St
             }
         }
         let begun = env.now();
-        let why = match WindowSession::begin(&env, &reader, &path, &node).await {
-            Ok(mut session) => session.run().await,
+        let why = match WindowSession::begin(&env, &reader, &places).await {
+            Ok(mut session) => session.run(&mut cells).await,
             Err(why) => Err(why),
         };
+        // So that not all processes of the host ask the node at once.
+        cells.need().await;
         reader.window_is_gone();
         if let Err(why) = why {
-            tracing::debug!(window = %path.display(), %why, "reading without a window");
+            tracing::debug!(%why, "reading without a window");
         }
         // One that was there for a while is back soon.
         pause = if env.now().since(begun) > WINDOW_PAUSE_MAX { WINDOW_PAUSE_MIN } else { pause };
         env.sleep(pause).await;
         pause = (pause * 2).min(WINDOW_PAUSE_MAX);
     }
+}
+
+/// Connects to the first of `sockets` at which a process of this user listens; an error is why not to the last one.
+async fn connect(sockets: &[PathBuf]) -> std::io::Result<(PassingSocket, SameUser)> {
+    let mut why = std::io::ErrorKind::NotFound.into();
+    for path in sockets {
+        let connected = async {
+            let socket = PassingSocket::connect(path).await?;
+            let same_user = socket.same_user()?;
+            Ok::<_, std::io::Error>((socket, same_user))
+        };
+        match connected.await {
+            Ok(connected) => return Ok(connected),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
 }
 
 /// A connection to a window, and the shards that it was told of.
@@ -165,14 +203,8 @@ impl WindowConnection<'_> {
 }
 
 impl<'a> WindowSession<'a> {
-    async fn begin(
-        env: &'a Env,
-        reader: &'a TailReader,
-        path: &Path,
-        node: &str,
-    ) -> Result<Self, WindowError> {
-        let socket = PassingSocket::connect(path).await?;
-        let same_user = socket.same_user()?;
+    async fn begin(env: &'a Env, reader: &'a TailReader, places: &WindowPlaces) -> Result<Self, WindowError> {
+        let (socket, same_user) = connect(&places.sockets).await?;
         let (incoming, follows) = (Incoming::default(), Vec::new());
         let mut connection = WindowConnection { env, reader, socket, incoming, follows };
         let (WindowFrame::Notice { node: of, from }, page) = connection.greeting().await? else {
@@ -181,14 +213,14 @@ impl<'a> WindowSession<'a> {
         let (WindowFrame::Bell, bell) = connection.soon().await? else {
             return Err(WindowError::Strange("it does not go on with its bell"));
         };
-        if of != WindowFrame::node(node) {
+        if of != WindowFrame::node(&places.node) {
             return Err(WindowError::Strange("it is another node's"));
         }
         let notice = NoticeReader::open(same_user, &page, bell)?;
         Ok(Self { connection, same_user, notice, arenas: BTreeMap::new(), position: from })
     }
 
-    async fn run(&mut self) -> Result<(), WindowError> {
+    async fn run(&mut self, cells: &mut CellsAtNeed) -> Result<(), WindowError> {
         let (env, reader) = (self.connection.env, self.connection.reader);
         let mut followed = reader.followed();
         followed.mark_changed();
@@ -197,6 +229,7 @@ impl<'a> WindowSession<'a> {
         loop {
             // What is published from here on ends the wait below.
             self.read()?;
+            cells.note(reader.is_fed());
             tokio::select! {
                 biased;
                 rung = self.notice.rung() => rung?,
@@ -276,4 +309,20 @@ fn take_some(bytes: &mut Bytes, arena: u64) -> Result<Vec<UndecodedMessage>, Win
         messages.push(message);
     }
     Ok(messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sidecar_of_each_user_and_node_has_a_socket_of_its_own_and_an_id_that_is_a_path_has_none() {
+        let socket = sidecar_socket("00ff").expect("an id");
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(socket.to_str(), Some(&*format!("/tmp/tailwater-{user}-00ff.sidecar")));
+        assert_ne!(sidecar_socket("00fe"), Some(socket));
+        for id in ["", "../x", "a/b", "a b"] {
+            assert_eq!(sidecar_socket(id), None, "{id:?}");
+        }
+    }
 }

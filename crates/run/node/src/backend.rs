@@ -172,6 +172,11 @@ impl ServedBackend {
         self.server.doorbell().stats()
     }
 
+    /// How many are connected to it.
+    pub fn connections(&self) -> usize {
+        self.server.connections()
+    }
+
     /// Its address for other hosts.
     pub fn tcp_address(&self) -> Option<Address> {
         self.server.tcp_address()

@@ -32,6 +32,7 @@ mod metrics;
 mod migrate;
 pub mod panics;
 pub mod priority;
+pub mod probes;
 mod queues;
 mod rules;
 pub mod signal;

@@ -143,12 +143,17 @@ fn copies(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
 }
 
 fn node(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
-    let build = [("version", env!("CARGO_PKG_VERSION"))];
-    page.info("tailwater_build", "The program that runs.", &build)?;
+    build(page)?;
     let ready = shared.log.health().is_ok();
     page.gauge("tailwater_ready", "1 if the log takes appends, as /readyz says.", u64::from(ready))?;
     let connections = shared.server.connections() as u64;
     page.gauge("tailwater_connections", "Connections of clients.", connections)
+}
+
+/// Which program runs.
+pub(crate) fn build(page: &mut MetricsPage<'_>) -> fmt::Result {
+    let build = [("version", env!("CARGO_PKG_VERSION"))];
+    page.info("tailwater_build", "The program that runs.", &build)
 }
 
 fn memcached(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
@@ -185,7 +190,8 @@ fn window(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counter("tailwater_window_bytes", "Bytes that it published, since its process began.", bytes)
 }
 
-fn process(page: &mut MetricsPage<'_>) -> fmt::Result {
+/// What the operating system knows of this process.
+pub(crate) fn process(page: &mut MetricsPage<'_>) -> fmt::Result {
     let process = ProcessMetrics::read();
     page.counter("process_cpu_seconds", "User and system CPU time.", process.cpu_seconds)?;
     page.gauge("process_resident_memory_bytes", "Resident memory, cells included.", process.resident_bytes)?;
@@ -329,11 +335,14 @@ fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
         .cells()
         .filter_map(|cell| {
             let own = cell.own.as_ref()?;
-            Some((cell.view().name, own.backend().stats(), own.doorbell_stats()))
+            Some((cell.view().name, own.backend().stats(), own))
         })
         .collect();
     let of =
         |read: fn(&BackendStats) -> u64| own.iter().map(move |(cell, stats, _)| (cell.clone(), read(stats)));
+    let connections = own.iter().map(|(cell, _, own)| (cell.clone(), own.connections() as u64));
+    let connected = "Connections of readers and writers to the node's own backend, the node's among them.";
+    page.gauges("tailwater_backend_connections", connected, "cell", connections)?;
     page.gauges(
         "tailwater_backend_entries",
         "Values in the node's own backend.",
@@ -348,9 +357,9 @@ fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counters("tailwater_backend_sets", "SETs that were applied.", "cell", of(|own| own.sets))?;
     page.counters("tailwater_backend_evictions", "Values evicted for room.", "cell", of(|own| own.evicted))?;
     page.counters("tailwater_backend_expirations", "Values that expired.", "cell", of(|own| own.expired))?;
-    let wakes = own.iter().map(|(cell, _, bell)| (cell.clone(), bell.wakes));
+    let wakes = own.iter().map(|(cell, _, own)| (cell.clone(), own.doorbell_stats().wakes));
     page.counters("tailwater_backend_wakes", "Times that readers who waited were woken.", "cell", wakes)?;
-    let woken = own.iter().map(|(cell, _, bell)| (cell.clone(), bell.woken));
+    let woken = own.iter().map(|(cell, _, own)| (cell.clone(), own.doorbell_stats().woken));
     page.counters("tailwater_backend_woken", "Readers' processes that were woken.", "cell", woken)
 }
 
@@ -571,11 +580,11 @@ fn figures(shared: &NodeShared, stream: &tailwater_log::LogStreamInfo) -> Stream
 }
 
 /// A page that is being written.
-struct MetricsPage<'a>(DescriptorEncoder<'a>);
+pub(crate) struct MetricsPage<'a>(pub(crate) DescriptorEncoder<'a>);
 
 impl MetricsPage<'_> {
     /// A counter; `_total` is put behind its name.
-    fn counter<V>(&mut self, name: &str, help: &str, value: V) -> fmt::Result
+    pub(crate) fn counter<V>(&mut self, name: &str, help: &str, value: V) -> fmt::Result
     where
         V: prometheus_client::encoding::EncodeCounterValue,
     {
@@ -583,7 +592,7 @@ impl MetricsPage<'_> {
         metric.encode_counter::<NoLabelSet, V, f64>(&value, None)
     }
 
-    fn gauge<V>(&mut self, name: &str, help: &str, value: V) -> fmt::Result
+    pub(crate) fn gauge<V>(&mut self, name: &str, help: &str, value: V) -> fmt::Result
     where
         V: prometheus_client::encoding::EncodeGaugeValue,
     {

@@ -24,6 +24,7 @@ pub mod quota;
 #[cfg(feature = "bookkeeper")]
 pub mod segment;
 pub mod serve;
+pub mod sidecar;
 pub mod stream;
 pub mod token;
 pub mod tree;

@@ -78,6 +78,10 @@ enum Command {
     Produce(commands::produce::Args),
     /// Read records of a stream, one-sidedly.
     Consume(commands::consume::Args),
+    /// Read the cells of a node once for all consumers of this user on this host.
+    ///
+    /// Consumers find the sidecar by themselves, and read its memory. When it ends they read the cells by themselves.
+    Sidecar(commands::sidecar::Args),
     /// List, describe, reset and delete consumer groups.
     #[command(subcommand)]
     Group(commands::group::Command),
@@ -191,6 +195,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Tree(command) => commands::tree::run(&cli.server, command),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
+        Command::Sidecar(args) => commands::sidecar::run(&cli.server, args),
         Command::Group(command) => commands::group::run(&cli.server, command),
         Command::Queue(args) => commands::queue::run(&cli.server, args),
         Command::Broadcast(command) => commands::broadcast::run(&cli.server, command),

@@ -50,6 +50,9 @@ pub const PACE_FOR_READER: Duration = Duration::from_micros(100);
 /// After so many beats a shard is tried again that could not be read: its stream is gone, or its node is away.
 pub const START_PAUSE_BEATS: u32 = 8;
 
+/// After so many beats a stream that is kept is looked up again: it may have been deleted and created anew.
+pub const KEPT_LOOK_BEATS: u32 = 120;
+
 /// After so many beats whoever watches a window is told what it does.
 pub const BEATS_TOLD: u32 = 4;
 

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tailwater_client::{Client, Consumer, ConsumerConfig, Error, Start, Stream};
-use tailwater_format::{Position, SegmentId, ShardId, Tail};
+use tailwater_format::{Position, SegmentId, ShardId, ShardNumber, Tail};
 use tailwater_tail::window::{WindowMessage, encode_block, records_of};
 
 use crate::limits::{MESSAGE_BYTES_MAX, MESSAGE_ENTRIES_MAX, SHARDS_MAX, START_PAUSE_BEATS, STARTS_MAX};
@@ -21,6 +21,8 @@ pub(crate) type StartedShard = (ShardId, Result<Consumer, Error>);
 #[derive(Default)]
 struct FedShard {
     followers: usize,
+    /// It is read whether somebody follows it or not.
+    is_kept: bool,
     /// Whether it has so many that it is to be fed; it is until it has less than half as many.
     is_wanted: bool,
     /// It was fed, and is not any more, which its followers have to be told.
@@ -44,23 +46,50 @@ pub(crate) struct FedShards {
     /// Followers from which on a shard is fed.
     from: usize,
     shards: BTreeMap<ShardId, FedShard>,
+    /// Bytes of blocks, counted for each follower.
+    lent: u64,
     starting: FuturesUnordered<BoxFuture<'static, StartedShard>>,
 }
 
 impl FedShards {
     pub(crate) fn new(client: Client, from: usize) -> Self {
-        Self { client, from, shards: BTreeMap::new(), starting: FuturesUnordered::new() }
+        Self { client, from, shards: BTreeMap::new(), lent: 0, starting: FuturesUnordered::new() }
+    }
+
+    /// A shard's entry, if there is room for it.
+    fn entry(&mut self, shard: ShardId) -> Option<&mut FedShard> {
+        if self.shards.len() >= SHARDS_MAX && !self.shards.contains_key(&shard) {
+            tracing::warn!(shards = SHARDS_MAX, "the window has no room for another shard");
+            return None;
+        }
+        Some(self.shards.entry(shard).or_default())
+    }
+
+    /// Reads a stream's shards whether somebody follows them or not.
+    pub(crate) fn keep(&mut self, stream: &Stream) {
+        for shard in shards_of(stream) {
+            let Some(fed) = self.entry(shard) else { break };
+            (fed.is_kept, fed.is_wanted) = (true, true);
+        }
+        self.start_some();
+    }
+
+    /// Not any more.
+    pub(crate) fn unkeep(&mut self, stream: &Stream) {
+        for shard in shards_of(stream) {
+            if let Some(fed) = self.shards.get_mut(&shard) {
+                fed.is_kept = false;
+                self.let_go(shard);
+            }
+        }
     }
 
     /// One more reader follows a shard.
     pub(crate) fn follow(&mut self, shard: ShardId) {
-        if self.shards.len() >= SHARDS_MAX && !self.shards.contains_key(&shard) {
-            tracing::warn!(shards = SHARDS_MAX, "the window has no room for another shard");
-            return;
-        }
-        let fed = self.shards.entry(shard).or_default();
+        let from = self.from;
+        let Some(fed) = self.entry(shard) else { return };
         fed.followers += 1;
-        fed.is_wanted |= fed.followers >= self.from;
+        fed.is_wanted |= fed.followers >= from;
         fed.is_untold = true;
         self.start_some();
     }
@@ -69,12 +98,34 @@ impl FedShards {
     pub(crate) fn leave(&mut self, shard: ShardId) {
         let Some(fed) = self.shards.get_mut(&shard) else { return };
         fed.followers -= 1;
+        self.let_go(shard);
+    }
+
+    /// Forgets a shard that nobody follows, and reads one no more that few do; unless it is kept.
+    fn let_go(&mut self, shard: ShardId) {
+        let Some(fed) = self.shards.get_mut(&shard).filter(|fed| !fed.is_kept) else { return };
         if fed.followers == 0 {
             self.shards.remove(&shard);
         } else if fed.followers < self.from.div_ceil(2) {
             fed.is_wanted = false;
             fed.is_lost |= fed.consumer.take().is_some();
         }
+    }
+
+    /// How many are kept and not fed.
+    pub(crate) fn kept_unfed(&self) -> usize {
+        self.shards.values().filter(|fed| fed.is_kept && fed.consumer.is_none()).count()
+    }
+
+    /// Bytes of blocks that were handed on, counted for each reader that followed their shard then.
+    pub(crate) fn lent(&self) -> u64 {
+        self.lent
+    }
+
+    /// Records that are known of, and were not handed on.
+    pub(crate) fn behind(&self) -> u64 {
+        let consumers = self.shards.values().filter_map(|fed| fed.consumer.as_ref());
+        consumers.flat_map(|consumer| consumer.lags()).map(|lag| lag.records()).sum()
     }
 
     /// How many are fed.
@@ -143,7 +194,7 @@ impl FedShards {
         self.start_some();
     }
 
-    /// Appends what is new of all shards; whether there was anything.
+    /// Appends what is new of all shards.
     ///
     /// # Errors
     /// If there is no memory.
@@ -151,8 +202,8 @@ impl FedShards {
         &mut self,
         publisher: &mut ArenaPublisher,
         readers: &mut ReaderConnections,
-    ) -> std::io::Result<bool> {
-        let mut any = false;
+    ) -> std::io::Result<Pumped> {
+        let (mut any, mut blocks) = (false, 0);
         let mut append = |pieces: &[&[u8]]| {
             any = true;
             if !publisher.append(pieces) {
@@ -163,10 +214,25 @@ impl FedShards {
             std::io::Result::Ok(())
         };
         for (shard, fed) in &mut self.shards {
-            fed.pump(*shard, &mut append)?;
+            let bytes = fed.pump(*shard, &mut append)?;
+            blocks += bytes;
+            self.lent += bytes * fed.followers as u64;
         }
-        Ok(any)
+        Ok(Pumped { any, any_block: blocks > 0 })
     }
+}
+
+/// What was appended.
+pub(crate) struct Pumped {
+    /// Anything.
+    pub(crate) any: bool,
+    /// Records.
+    pub(crate) any_block: bool,
+}
+
+fn shards_of(stream: &Stream) -> impl Iterator<Item = ShardId> + use<> {
+    let id = stream.id;
+    (0..stream.shards).map(move |shard| ShardId { stream: id, shard: ShardNumber(shard) })
 }
 
 impl FedShard {
@@ -174,16 +240,18 @@ impl FedShard {
         self.is_wanted && self.consumer.is_none() && !self.is_starting && self.pause == 0
     }
 
+    /// Appends what is new of the shard; bytes of its blocks.
     fn pump(
         &mut self,
         shard: ShardId,
         append: &mut impl FnMut(&[&[u8]]) -> std::io::Result<()>,
-    ) -> std::io::Result<()> {
+    ) -> std::io::Result<u64> {
+        let mut bytes = 0;
         if std::mem::take(&mut self.is_lost) {
             append(&[&short(&WindowMessage::Lost(shard))])?;
         }
-        let Some(consumer) = &mut self.consumer else { return Ok(()) };
-        let Some((place, Some(tail))) = consumer.reach(shard.shard.0) else { return Ok(()) };
+        let Some(consumer) = &mut self.consumer else { return Ok(0) };
+        let Some((place, Some(tail))) = consumer.reach(shard.shard.0) else { return Ok(0) };
         // Before the blocks, so that a reader knows the segment that they are of.
         if self.tail != Some(tail) || self.is_untold {
             self.tail = Some(tail);
@@ -209,15 +277,16 @@ impl FedShard {
                         };
                         let mut pieces = vec![&head[..]];
                         pieces.extend(records_of(&part));
+                        bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
                         append(&pieces)?;
                     }
                 }
-                Ok(None) => return Ok(()),
+                Ok(None) => return Ok(bytes),
                 Err(why) => {
                     tracing::debug!(%shard, %why, "a shard is not fed any more");
                     append(&[&short(&WindowMessage::Lost(shard))])?;
                     (self.consumer, self.pause) = (None, START_PAUSE_BEATS);
-                    return Ok(());
+                    return Ok(bytes);
                 }
             }
         }

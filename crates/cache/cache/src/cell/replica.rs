@@ -256,6 +256,15 @@ pub(super) async fn keep_connected(
 ) {
     let mut backoff = config.backoff_min;
     loop {
+        let Some(mut is_resting) = cell.upgrade().map(|cell| cell.is_resting.subscribe()) else { return };
+        if *is_resting.borrow() {
+            // Nobody waits for an attempt that is not made.
+            tried.send_replace(true);
+            if is_resting.wait_for(|is_resting| !is_resting).await.is_err() {
+                return;
+            }
+            backoff = config.backoff_min;
+        }
         let attempt = open_one(&connector, &replica, &cell);
         match env.timeout(config.connect_deadline, attempt).await {
             Some(Ok(live)) => {
@@ -271,6 +280,9 @@ pub(super) async fn keep_connected(
                 let last = follow_moves(&env, config, &cell, &replica, &connector, live, &moved).await;
                 replica.give_up(&last);
                 moved.send_modify(|count| *count += 1);
+                if *is_resting.borrow() {
+                    continue;
+                }
                 tracing::info!(backend = replica.number, peer = last.connection.peer(), "cache backend lost");
                 // A backend that accepts and fails at once must not be asked in a tight loop.
                 if env.now().since(connected) > config.backoff_max {
@@ -357,7 +369,9 @@ async fn follow(
     let mut told = std::pin::pin!(told);
     let mut is_told = true;
     loop {
-        if live.connection.lost().is_some() || !replica.is_live() {
+        // What was connected while it was told to rest was not given up.
+        let is_resting = cell.upgrade().is_none_or(|cell| *cell.is_resting.borrow());
+        if is_resting || live.connection.lost().is_some() || !replica.is_live() {
             return Followed::Ended;
         }
         if live.has_moved() {

@@ -459,6 +459,37 @@ fn scan_and_read_answers_what_two_reads_do() {
 }
 
 #[test]
+fn a_cell_at_rest_answers_nothing_and_answers_all_when_it_is_woken() {
+    for can in [MEMORY, WIRE] {
+        in_runtime(|env| async move {
+            let (world, items, keys) = filled(env, Mode::R32, 3, can, (10, 500)).await;
+            let lost = Lookup::Failed(CellFailure::Unreachable);
+            for _ in 0..3 {
+                world.cell.rest();
+                assert!(world.cell.get_relaxed(&keys).await.iter().all(|lookup| *lookup == lost));
+                assert!(world.cell.get_consistent(&keys).await.iter().all(|lookup| *lookup == lost));
+                world.cell.wake();
+                world.cell.awake().await;
+                world.assert_all_hit(&world.cell.get_consistent(&keys).await, &items);
+            }
+        });
+    }
+}
+
+#[test]
+fn who_waits_for_a_cell_that_wakes_does_not_wait_for_one_backend_of_three_that_is_gone() {
+    in_runtime(|env| async move {
+        let (world, items, keys) = filled(env, Mode::R32, 3, WIRE, (10, 500)).await;
+        world.cell.rest();
+        world.faults[1].lost.store(true, Ordering::Relaxed);
+        world.cell.wake();
+        // The deadline is a minute.
+        world.cell.awake().await;
+        world.assert_all_hit(&world.cell.get_consistent(&keys).await, &items);
+    });
+}
+
+#[test]
 fn a_consistent_read_over_a_wire_fetches_the_data_once() {
     in_runtime(|env| async move {
         let (world, items, keys) = filled(env, Mode::R32, 3, WIRE_WITH_SCAR, (1, 100_000)).await;

@@ -31,6 +31,11 @@ impl TailReader {
         self.inner.state.lock().shared.keys().copied().collect()
     }
 
+    /// Whether a window feeds all that is followed, so that no cell is read.
+    pub fn is_fed(&self) -> bool {
+        self.inner.is_fed()
+    }
+
     /// Takes in what the window of another process has, in its order.
     ///
     /// # Errors

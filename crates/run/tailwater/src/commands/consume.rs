@@ -6,6 +6,7 @@ mod reading;
 mod stats;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -66,13 +67,16 @@ pub struct Args {
     /// Which way to the cells.
     #[arg(long, value_enum, default_value_t = TransportArg::Auto)]
     transport: TransportArg,
+    /// The Unix socket of this host's sidecar. By default that of a sidecar that was told none.
+    #[arg(long, value_name = "PATH")]
+    sidecar: Option<PathBuf>,
     #[command(flatten)]
     reading: Reading,
 }
 
 /// Which way to the cells.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum TransportArg {
+pub(super) enum TransportArg {
     /// Shared memory where the backend runs on this host, TCP elsewhere.
     Auto,
     /// Shared memory or nothing.
@@ -81,15 +85,21 @@ enum TransportArg {
     Tcp,
 }
 
+impl TransportArg {
+    pub(super) fn way(self) -> Transport {
+        match self {
+            Self::Auto => Transport::Auto,
+            Self::Shm => Transport::Shm,
+            Self::Tcp => Transport::Tcp,
+        }
+    }
+}
+
 impl Args {
     /// How the process reads.
     fn client(&self, dialer: Dialer) -> ClientConfig {
-        let transport = match self.transport {
-            TransportArg::Auto => Transport::Auto,
-            TransportArg::Shm => Transport::Shm,
-            TransportArg::Tcp => Transport::Tcp,
-        };
-        ClientConfig { transport, reader: self.reading.config(), dialer, ..ClientConfig::default() }
+        let (transport, sidecar) = (self.transport.way(), self.sidecar.clone());
+        ClientConfig { transport, sidecar, reader: self.reading.config(), dialer, ..ClientConfig::default() }
     }
 }
 

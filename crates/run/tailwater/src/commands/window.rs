@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tailwater_client::{Dialer, DialerConfig};
+use tailwater_client::{Dialer, DialerConfig, Transport};
 use tailwater_env::Env;
 use tailwater_node::{Config, LogFormat, Logging, Node};
-use tailwater_window::{WindowConfig, WindowStats};
+use tailwater_window::{WindowConfig, WindowReport, WindowStats};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::Command;
 
@@ -59,7 +59,21 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             names: Vec::new(),
         };
         let dialer = Dialer::open(&env, &trusted)?;
-        let config = WindowConfig { node: args.node, listen: args.unix, fed_from: args.from, dialer };
+        let config = WindowConfig {
+            name: "window",
+            node: args.node,
+            listen: Some(args.unix),
+            fed_from: args.from,
+            streams: Vec::new(),
+            transport: Transport::Auto,
+            dialer,
+        };
+        let mut told = WindowStats::default();
+        let tell = |report: WindowReport| {
+            if report.stats != std::mem::replace(&mut told, report.stats) {
+                tell(report.stats);
+            }
+        };
         tokio::select! {
             done = tailwater_window::run(env, config, tell) => done,
             () = input_ended() => Ok(()),

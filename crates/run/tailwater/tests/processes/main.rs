@@ -67,6 +67,7 @@ mod security_page;
 #[cfg(feature = "bookkeeper")]
 mod segments;
 mod settings;
+mod sidecar;
 mod sqs_accounts;
 mod sqs_clients;
 mod streams;

@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::{Follower, Node, wait_for};
 
 /// A consumer in a process of its own, and what it tells of how it reads.
-struct Reader {
+pub(crate) struct Reader {
     follower: Follower,
     stats: PathBuf,
     next_offset: [u64; 2],
 }
 
 impl Reader {
-    fn start(node: &Node, name: &str) -> Self {
+    pub(crate) fn start(node: &Node, name: &str) -> Self {
         let stats = node.dir.with_extension(name);
         let mut command = node.command(&["consume", "s", "--format", "%s %o %v\\n", "--stats=1"]);
         let errors = Stdio::from(File::create(&stats).expect("a file"));
@@ -24,7 +24,7 @@ impl Reader {
     }
 
     /// Reads so many records, which have to be the next ones of their shards.
-    fn read(&mut self, count: usize) {
+    pub(crate) fn read(&mut self, count: usize) {
         for _ in 0..count {
             let line = self.follower.next();
             let mut words = line.split(' ');
@@ -37,12 +37,12 @@ impl Reader {
     }
 
     /// Bytes that it says came through a window.
-    fn window_bytes(&self) -> u64 {
+    pub(crate) fn window_bytes(&self) -> u64 {
         self.told(|line| line.strip_suffix(" through a window")?.rsplit(' ').next()?.parse().ok())
     }
 
     /// Bytes that it says it read from the cells by itself.
-    fn own_bytes(&self) -> u64 {
+    pub(crate) fn own_bytes(&self) -> u64 {
         self.told(|line| line.split_once("bytes: ")?.1.split_once(" from cells")?.0.parse().ok())
     }
 
@@ -72,9 +72,11 @@ fn window_from(processes: &str) -> [(&str, &str); 2] {
     [("TAILWATER_LISTEN__WINDOW", "true"), ("TAILWATER_LISTEN__WINDOW_FROM", processes)]
 }
 
-const ROUND: usize = 200;
+/// Records of a [`round`].
+pub(crate) const ROUND: usize = 200;
 
-fn round(node: &Node) {
+/// Appends some records.
+pub(crate) fn round(node: &Node) {
     node.produce("s", &vec!["value".to_owned(); ROUND]);
 }
 
