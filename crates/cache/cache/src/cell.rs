@@ -60,7 +60,7 @@ pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
 use crate::layout::{ItemExtras, KeyHash};
-use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ITEMS_MAX};
+use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ITEMS_MAX, SEED_DEADLINE};
 use crate::protocol::{BackendStats, METHOD_CLEAR, METHOD_INFO};
 use crate::version::{Version, VersionClock};
 use agreed::Agreed;
@@ -72,9 +72,6 @@ use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
 use set::CellMutation;
 use stats::Counters;
-
-/// How long a seed has to tell its cell's configuration.
-const SEED_DEADLINE: Duration = Duration::from_secs(2);
 
 /// What a lookup brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -541,12 +538,13 @@ impl Cell {
         Self { way, ..self.clone() }
     }
 
-    /// The configuration that the first of `seeds` goes by that answers and knows one. The number of a seed means
-    /// nothing where `connector` goes by addresses. An error says why no seed was of use.
+    /// The configuration that the first of `seeds` goes by that answers within that time and knows one. The number of a
+    /// seed means nothing where `connector` goes by addresses. An error says why no seed was of use.
     pub async fn configuration_at(
         env: &Env,
         connector: &dyn Connector,
         seeds: &[BackendPlace],
+        within: Duration,
     ) -> Result<Configuration, String> {
         let mut why = "no backend was named".to_owned();
         for seed in seeds {
@@ -554,7 +552,7 @@ impl Cell {
                 let connection = connector.connect(seed).await?;
                 agreed::configuration_of(&*connection).await
             };
-            match env.timeout(SEED_DEADLINE, asked).await {
+            match env.timeout(within, asked).await {
                 Some(Ok(Some(configuration))) => return Ok(configuration),
                 Some(Ok(None)) => why = "the backend knows no configuration of its cell yet".to_owned(),
                 Some(Err(error)) => why = error,
@@ -574,7 +572,7 @@ impl Cell {
         client_id: u32,
         change: impl FnOnce(&mut CellConfig),
     ) -> Result<Self, String> {
-        let configuration = Self::configuration_at(env, &*connector, seeds).await?;
+        let configuration = Self::configuration_at(env, &*connector, seeds, SEED_DEADLINE).await?;
         let mut config = CellConfig::of(configuration, connector, client_id);
         change(&mut config);
         Self::connect(env, config).await.map_err(|error| error.to_string())

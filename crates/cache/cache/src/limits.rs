@@ -146,6 +146,10 @@ pub const MOVED_BYTES_PER_PAUSE: u64 = 4 << 20;
 /// How long that is.
 pub const MOVED_PAUSE: Duration = Duration::from_millis(1);
 
+/// How long a seed has to tell its cell's configuration, at least: a connection, and an answer from a backend that may
+/// share its cores with much else.
+pub const SEED_DEADLINE: Duration = Duration::from_secs(2);
+
 /// How often a read or a mutation is made again by another configuration of its cell: each replica of a key, before and
 /// after a change of backends, may be the one that goes by another one.
 pub const CONFIGURATION_RETRIES_MAX: u32 = 8;
