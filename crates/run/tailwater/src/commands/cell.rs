@@ -71,9 +71,11 @@ pub enum Command {
     Load {
         /// The cell's name.
         name: String,
-        /// A directory, or a file. Each file below the directory is a value, and its path there is the key. Each line
-        /// of the file is a key, a tab and a value.
-        #[arg(long, value_name = "DIR|FILE")]
+        /// A directory, a file or an object store. Each file below the directory is a value, and its path there is the
+        /// key. Each line of the file is a key, a tab and a value. Each object below `s3://BUCKET/PREFIX`,
+        /// `gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX` is a value, and its name there is the key. Credentials come
+        /// from the environment, as in AWS_ACCESS_KEY_ID.
+        #[arg(long, value_name = "DIR|FILE|URL")]
         from: PathBuf,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
