@@ -35,11 +35,12 @@ mod roll;
 mod sender;
 mod set;
 mod stats;
+mod touches;
 mod update;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,7 +61,7 @@ pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
 use crate::layout::{ItemExtras, KeyHash};
-use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ITEMS_MAX, SEED_DEADLINE};
+use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ITEMS_MAX, SEED_DEADLINE, TOUCH_EVERY};
 use crate::protocol::{BackendStats, METHOD_CLEAR, METHOD_INFO};
 use crate::version::{Version, VersionClock};
 use agreed::Agreed;
@@ -72,6 +73,7 @@ use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
 use set::CellMutation;
 use stats::Counters;
+use touches::Touches;
 
 /// What a lookup brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,6 +232,8 @@ pub struct CellConfig {
     /// How long one WATCH lasts, and how often it is looked whether an unwatched backend is still there. Moves
     /// are told at once; this only bounds how long a lost connection goes unnoticed while nobody uses it.
     pub watch_slice: Duration,
+    /// How often backends that evict by it are told which keys were read. `None`: they are not told.
+    pub touch_every: Option<Duration>,
 }
 
 impl CellConfig {
@@ -259,6 +263,7 @@ impl CellConfig {
             reconnect_after_min: Duration::from_millis(10),
             reconnect_after_max: Duration::from_secs(1),
             watch_slice: Duration::from_secs(4),
+            touch_every: Some(TOUCH_EVERY),
         }
     }
 }
@@ -295,6 +300,9 @@ struct CellShared {
     adopting: Mutex<Option<Task>>,
     /// Tells backends that have left, by their numbers; some may be over.
     leaving: Mutex<BTreeMap<u32, Task>>,
+    touches: Arc<Touches>,
+    /// Tells backends of them, if they are told.
+    telling: OnceLock<Task>,
 }
 
 struct KeptReplica {
@@ -363,6 +371,13 @@ impl CellInner {
 impl CellShared {
     fn current(&self) -> Arc<CellInner> {
         Arc::clone(&self.current.read())
+    }
+
+    /// Some backend may go by what clients have read.
+    fn want_touches(&self) {
+        if self.telling.get().is_some() {
+            self.touches.want();
+        }
     }
 
     /// Goes by `configuration` from now on, if it is newer than what is known. Doubts are settled when each backend
@@ -525,7 +540,14 @@ impl Cell {
             adopted: watch::Sender::new(configuration.id),
             adopting: Mutex::default(),
             leaving: Mutex::default(),
+            touches: Arc::default(),
+            telling: OnceLock::new(),
         });
+        if let Some(every) = config.touch_every {
+            let (touches, cell) = (Arc::clone(&shared.touches), Arc::downgrade(&shared));
+            let telling = touches::keep_telling(shared.env.clone(), touches, cell, every);
+            shared.telling.get_or_init(|| shared.env.spawn("cache-touch", telling));
+        }
         for mut tried in shared.go_by_the_newest().0 {
             // An error would mean that the task ended: the backend is in no newer configuration.
             let _ = tried.wait_for(|tried| *tried).await;
@@ -648,6 +670,7 @@ impl Cell {
         }
         miss_expired(&mut lookups, &inner.env);
         inner.counters.count_relaxed(&lookups);
+        self.note_read(&inner, keys, &lookups);
         (lookups, frames)
     }
 
@@ -674,7 +697,15 @@ impl Cell {
         }
         miss_expired(&mut lookups, &inner.env);
         inner.counters.count_consistent(&lookups);
+        self.note_read(&inner, keys, &lookups);
         lookups
+    }
+
+    /// For backends that evict by what is read. Of a cell that is loaded nothing is evicted.
+    fn note_read(&self, inner: &CellInner, keys: &[Bytes], lookups: &[Lookup]) {
+        if inner.generation.is_none() {
+            self.shared.touches.note(keys, lookups);
+        }
     }
 
     /// The indexes of keys whose reads failed, if some did while a backend went by another configuration, once that is
@@ -867,5 +898,7 @@ mod moved_tests;
 mod refill_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod touch_tests;
 #[cfg(test)]
 mod update_tests;

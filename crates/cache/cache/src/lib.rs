@@ -23,7 +23,7 @@ mod testing;
 mod version;
 
 #[cfg(feature = "server")]
-pub use backend::{Backend, BackendConfig, RefillConfig};
+pub use backend::{Backend, BackendConfig, EvictionPolicy, RefillConfig};
 pub use cell::{
     Backends, CasError, Cell, CellConfig, CellFailure, CellLoad, CellLoadError, CellStats, CellValue,
     Connecting, Connector, HashRing, LOADED_KEY_BYTES_MAX, Lookup, LookupOutcome, LookupWay, Mode, Placement,

@@ -43,6 +43,9 @@ pub const METHOD_END: u16 = 0x010b;
 /// Begins or ends a load into a cell whose keys can't be changed one by one: [`LoadRequest`] to [`LoadReply`].
 pub const METHOD_LOAD: u16 = 0x010c;
 
+/// Which keys a client has read one-sidedly: [`TouchRequest`] to [`TouchReply`]. A hint for evictions.
+pub const METHOD_TOUCH: u16 = 0x010d;
+
 /// `Refusal::code`: the payload is not what the method takes.
 pub const REFUSED_MALFORMED: u16 = 1;
 /// `Refusal::code`: the caller knows another configuration of the cell.
@@ -284,6 +287,36 @@ impl PromiseReply {
     }
 }
 
+/// Keys that were read, by their hashes.
+#[derive(Clone, PartialEq, Message)]
+pub struct TouchRequest {
+    /// Key hashes, 16 bytes each, little endian. Of keys that are not held nothing is noted.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub hashes: Bytes,
+}
+
+/// Whether the backend goes by them.
+#[derive(Clone, PartialEq, Message)]
+pub struct TouchReply {
+    /// Otherwise it need not be told of any more keys for as long as the connection lasts.
+    #[prost(bool, tag = "1")]
+    pub is_wanted: bool,
+}
+
+impl TouchRequest {
+    /// A request with `hashes`.
+    pub fn of(hashes: &[KeyHash]) -> Self {
+        Self { hashes: hashes.iter().flat_map(|hash| hash.0.to_le_bytes()).collect::<Vec<u8>>().into() }
+    }
+
+    /// The hashes; `None` if they are cut short or too many.
+    pub fn decode_hashes(&self) -> Option<Vec<KeyHash>> {
+        let (hashes, rest) = self.hashes.as_chunks::<16>();
+        let valid = rest.is_empty() && hashes.len() <= crate::limits::TOUCHES_PER_CALL_MAX;
+        valid.then(|| hashes.iter().map(|hash| KeyHash(u128::from_le_bytes(*hash))).collect())
+    }
+}
+
 /// Keys, by their hashes.
 #[derive(Clone, PartialEq, Message)]
 pub struct LookupRequest {
@@ -448,6 +481,12 @@ pub struct InfoReply {
     /// How long ago the item had been set that was evicted last, in ms; 0 if none was.
     #[prost(uint64, tag = "22")]
     pub evicted_age_ms: u64,
+    /// How long ago that item had been set, or clients had told that they had read it, in ms.
+    #[prost(uint64, tag = "23")]
+    pub evicted_unused_ms: u64,
+    /// Times that clients told of an item that they had read it. None are counted where evictions do not go by that.
+    #[prost(uint64, tag = "24")]
+    pub touches: u64,
 }
 
 /// A backend that has started.

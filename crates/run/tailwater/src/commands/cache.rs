@@ -22,6 +22,7 @@ use tailwater_rma::Address;
 use tailwater_tls::{Acceptor, Certificates, ClientCertificates, Dialer, DialerConfig, TlsConfig};
 
 use self::rights::BackendRights;
+use super::cell::EvictionArg;
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format, ListArgs};
 use crate::values;
@@ -176,9 +177,13 @@ pub struct ServeArgs {
     /// How long a value is kept that is not written again. By default as in a node's own backend.
     #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
     ttl_ms: Option<u64>,
-    /// How full the backend may get, in percent, before it evicts the value that was not written for longest.
+    /// How full the backend may get, in percent, before it evicts values.
     #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
     eviction_percent: Option<u8>,
+    /// Which values it evicts: `lrm` for the one that was not written for longest, `lru` for the one that was neither
+    /// written nor read for longest, `s3-fifo` for those that were only written before those that were read.
+    #[arg(long, value_enum, default_value_t = EvictionArg::Lrm)]
+    eviction: EvictionArg,
     /// Threads that answer one-sided reads over TCP. 0 is one for each core but one.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::number::<usize>(0..=1_024))]
     engines: usize,
@@ -329,6 +334,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         value_bytes,
         ttl_ms,
         eviction_percent,
+        eviction,
         engines,
         log,
     } = args;
@@ -365,6 +371,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         value_bytes: value_bytes.unwrap_or(default.value_bytes),
         ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
         eviction_percent: eviction_percent.unwrap_or(default.eviction_percent),
+        eviction: eviction.setting().policy(),
         tcp,
         tls: Acceptor::plain(),
         unix,

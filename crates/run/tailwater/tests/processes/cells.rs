@@ -226,6 +226,10 @@ fn what_a_cell_does_is_in_the_node_s_series_and_in_cache_top() {
     assert_eq!(node.metric(retries), Some(0.0));
     assert!(series("updates").or(series("sets")).is_some());
     assert_eq!(node.metric("tailwater_backend_dirty{cell=\"memcached\"}"), Some(0.0));
+    // A cell of memcached's keeps what is read, which the node tells it in the background.
+    wait_for("the backend to be told of a read", || {
+        node.metric("tailwater_backend_touches_total{cell=\"memcached\"}").filter(|touches| *touches >= 1.0)
+    });
 
     let told =
         node.run(&["cache", "top", "--cell", "memcached", "--every-ms", "100", "-n", "2", "-o", "json"]);
