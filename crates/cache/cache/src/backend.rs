@@ -18,6 +18,7 @@
 //!
 //! Called by an `rma` server's threads and by its own sweeping task.
 
+mod changes;
 mod cohort;
 mod ending;
 mod load;
@@ -50,11 +51,13 @@ use crate::limits::{
 };
 use crate::protocol::{
     BackendStats, InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT,
-    METHOD_CLEAR, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN, METHOD_LOAD,
-    METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, METHOD_TOUCH, MutateReply, MutateRequest, Outcome,
-    PromiseReply, PromiseRequest, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION, TouchReply, TouchRequest,
+    METHOD_CHANGES, METHOD_CLEAR, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN,
+    METHOD_LOAD, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, METHOD_TOUCH, MutateReply,
+    MutateRequest, Outcome, PromiseReply, PromiseRequest, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
+    REFUSED_VERSION, TouchReply, TouchRequest,
 };
 use crate::version::Version;
+use changes::BackendChanges;
 use cohort::BackendCohort;
 use ending::BackendEnding;
 use load::BackendLoads;
@@ -116,6 +119,7 @@ pub struct Backend {
     cohort: BackendCohort,
     ending: BackendEnding,
     loads: Mutex<BackendLoads>,
+    changes: BackendChanges,
 }
 
 impl Backend {
@@ -171,6 +175,7 @@ impl Backend {
             cohort: BackendCohort::default(),
             ending: BackendEnding::default(),
             loads: Mutex::default(),
+            changes: BackendChanges::default(),
         });
         let sweeper = env.spawn("cache-sweep", sweep(env.clone(), config.ttl, Arc::downgrade(&backend)));
         *backend.sweeper.lock() = Some(sweeper);
@@ -223,6 +228,7 @@ impl Backend {
     /// Forgets everything, tombstones included.
     pub fn clear(&self) {
         while self.table.lock().clear(self.env.now(), SWEEP_ITEMS_MAX) {}
+        self.note_all_changed();
         self.ring();
     }
 
@@ -291,6 +297,8 @@ impl Backend {
             }
         }
         if outcomes.contains(&Outcome::Applied) {
+            let applied = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Outcome::Applied);
+            self.note_changes(applied.map(|(item, _)| KeyHash::of(item.key)));
             self.ring();
         }
         checked?;
@@ -415,6 +423,9 @@ impl Service for Backend {
         if method == METHOD_CONFIG {
             return self.answer_config(payload, reply);
         }
+        if method == METHOD_CHANGES {
+            return self.answer_changes(payload, reply);
+        }
         reply.send(match method {
             METHOD_MUTATE => self.mutate(payload, Table::apply),
             METHOD_ACCEPT => self.mutate(payload, Table::apply_promised),
@@ -446,6 +457,7 @@ async fn sweep(env: Env, ttl: Duration, backend: Weak<Backend>) {
             let Some(backend) = backend.upgrade() else { return };
             if !backend.sweep_once() {
                 backend.answer_long_waiting();
+                backend.answer_waiting_for_changes();
                 break;
             }
             drop(backend);

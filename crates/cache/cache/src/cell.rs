@@ -22,6 +22,7 @@ mod backends;
 mod buffers;
 mod change;
 mod consistent;
+mod follow;
 mod hedge;
 mod load;
 mod lookup;
@@ -52,6 +53,7 @@ use tailwater_rma::CallError;
 use tokio::sync::{oneshot, watch};
 
 pub use backends::{Backends, Connecting, Connector, instance_of};
+pub use follow::{CellFollower, CellNews};
 pub use load::{CellLoad, CellLoadError, LOADED_KEY_BYTES_MAX};
 pub use placement::{HashRing, Mode, Placement};
 pub use policy::LookupWay;
@@ -61,7 +63,9 @@ pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
 use crate::layout::{ItemExtras, KeyHash};
-use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ITEMS_MAX, SEED_DEADLINE, TOUCH_EVERY};
+use crate::limits::{
+    CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ITEMS_MAX, SEED_DEADLINE, TOUCH_EVERY,
+};
 use crate::protocol::{BackendStats, METHOD_CLEAR, METHOD_INFO};
 use crate::version::{Version, VersionClock};
 use agreed::Agreed;
@@ -888,6 +892,8 @@ impl std::fmt::Debug for Cell {
 
 #[cfg(test)]
 mod configuration_tests;
+#[cfg(test)]
+mod follow_tests;
 #[cfg(test)]
 mod load_tests;
 #[cfg(test)]

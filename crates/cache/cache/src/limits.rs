@@ -177,6 +177,22 @@ pub const TOUCHES_PER_CALL_MAX: usize = 4_096;
 /// Keys that a backend notes as read under one hold of the table's lock: some tens of microseconds.
 pub const TOUCHES_PER_STEP: usize = 256;
 
+/// Changes that a backend keeps for those who follow them, at most: 1 MiB of hashes. Who is further behind is told that
+/// any key may have changed.
+pub const CHANGES_KEPT_MAX: usize = 65_536;
+
+/// Changes in one answer, at most: 256 KiB.
+pub const CHANGES_PER_REPLY_MAX: usize = 16_384;
+
+/// Those who wait at one backend for the next change, at most. If there are more, those who wait longest ask again.
+pub const CHANGES_WAITS_MAX: usize = 4_096;
+
+/// How long one of them waits before it is told that there was no change: what says how fresh a follower is.
+pub const CHANGES_WAIT: Duration = Duration::from_millis(500);
+
+/// A backend that nobody has asked for its changes for so long keeps none.
+pub const CHANGES_FOLLOWED: Duration = Duration::from_secs(60);
+
 /// How far ahead of the own clock another client's version may be: a client follows none that is further ahead, and a
 /// backend takes none.
 pub const VERSION_AHEAD_MAX: Duration = Duration::from_secs(3600);

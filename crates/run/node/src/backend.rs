@@ -11,8 +11,9 @@ use anyhow::Context;
 use bytes::Bytes;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_cache::protocol::{
-    METHOD_ACCEPT, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN, METHOD_LOAD,
-    METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, METHOD_TOUCH, REFUSED_NOT_AUTHORIZED,
+    METHOD_ACCEPT, METHOD_CHANGES, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN,
+    METHOD_LOAD, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, METHOD_TOUCH,
+    REFUSED_NOT_AUTHORIZED,
 };
 use tailwater_cache::{Backend, BackendConfig, Backends, EvictionPolicy, RefillConfig};
 use tailwater_env::{Env, Task};
@@ -275,7 +276,9 @@ impl Service for Guarded {
 
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         let operation = match method {
-            METHOD_LOOKUP | METHOD_SCAN | METHOD_CONFIG | METHOD_INFO | METHOD_TOUCH => "read",
+            METHOD_LOOKUP | METHOD_SCAN | METHOD_CONFIG | METHOD_INFO | METHOD_TOUCH | METHOD_CHANGES => {
+                "read"
+            }
             METHOD_MUTATE | METHOD_PROMISE | METHOD_ACCEPT | METHOD_JOIN | METHOD_LOAD => "mutate",
             METHOD_CONFIGURE | METHOD_END => "configure",
             // METHOD_CLEAR, and whatever is not named here: what is forgotten above is open to the fewest.

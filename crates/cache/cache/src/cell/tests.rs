@@ -126,6 +126,10 @@ pub(super) async fn filled(
 }
 
 impl World {
+    pub(super) fn env(&self) -> &Env {
+        &self.env
+    }
+
     /// Sets, and waits until all three replicas have it. Nothing else may be on its way to them.
     pub(super) async fn set_everywhere(&self, items: &[(Bytes, Bytes)]) {
         let before = self.carried_out();

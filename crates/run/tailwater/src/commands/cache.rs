@@ -106,6 +106,22 @@ pub enum Command {
         #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
         ttl_ms: u64,
     },
+    /// Print the values of some keys, and each one again when it changes, whoever changes it.
+    ///
+    /// It goes on until it is interrupted. A key that two of three backends can't tell of is looked up again.
+    Follow {
+        #[command(flatten)]
+        asked: AskedCell,
+        /// The keys.
+        #[arg(required = true)]
+        keys: Vec<String>,
+        /// End after so many values.
+        #[arg(short = 'n', long, value_name = "N", value_parser = values::number::<u64>(1..=u64::MAX))]
+        count: Option<u64>,
+        /// Form of the output. JSON has the version, and the time at which the value expires.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
     /// Show the contents and counters of a cell's backends.
     Stats {
         #[command(flatten)]
@@ -237,6 +253,9 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         Command::Delete { asked, key } => in_cell(server, &asked, async |cell| keys::delete(cell, key).await),
         Command::Touch { asked, key, ttl_ms } => {
             in_cell(server, &asked, async |cell| keys::touch(cell, key, ttl_ms).await)
+        }
+        Command::Follow { asked, keys, count, output } => {
+            in_cell(server, &asked, async |cell| keys::follow(cell, keys, count, output).await)
         }
         Command::Stats { asked, output } => {
             in_cell(server, &asked, async |cell| keys::stats(cell, output).await)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::{Node, Process, TIME_ENOUGH, free_port, tailwater, wait_for};
+use crate::support::{Follower, Node, Process, TIME_ENOUGH, free_port, tailwater, wait_for};
 
 fn described(node: &Node, cell: &str) -> Value {
     serde_json::from_str(&node.run(&["cell", "describe", cell, "-o", "json"])).expect("JSON")
@@ -68,6 +68,25 @@ fn a_cell_that_was_created_is_used_by_who_knows_one_of_its_backends_and_is_there
     );
     let listed = node.run(&["cell", "ls"]);
     assert!(["data", "metadata", "tiles"].iter().all(|cell| listed.contains(cell)), "{listed}");
+}
+
+#[test]
+fn a_command_that_follows_a_key_prints_its_value_each_time_that_somebody_changes_it() {
+    let (_dir, node) = Node::start_anew();
+    let create = ["--backends", "3", "--mode", "r3.2", "--capacity-bytes", "1048576"];
+    node.run(&[&["cell", "create", "tiles"], &create[..]].concat());
+    wait_for("all of its backends", || (described(&node, "tiles")["live"] == 3).then_some(()));
+    let follow = [&["cache", "follow", "--cell", "tiles", "tea", "coffee"], &TIME_ENOUGH[..]].concat();
+    let follower = Follower::of(&mut node.command(&follow));
+    let mut first = [follower.next(), follower.next()];
+    first.sort();
+    assert_eq!(first, ["coffee has no value", "tea has no value"]);
+    for value in ["1", "2"] {
+        node.run_in_time(&["cache", "set", "--cell", "tiles", "tea", value]);
+        assert_eq!(follower.next(), format!("tea = {value}"));
+    }
+    node.run(&["cache", "clear", "tiles"]);
+    assert_eq!(follower.next(), "tea has no value");
 }
 
 fn start_backend(socket: &Path) -> Process {
