@@ -18,6 +18,7 @@
 //!
 //! Called by an `rma` server's threads and by its own sweeping task.
 
+mod changes;
 mod cohort;
 mod ending;
 mod load;
@@ -46,20 +47,23 @@ use crate::layout::{
 };
 use crate::limits::{
     APPLY_ITEMS_MAX, BLOCK_BYTES, BLOCKS_MAX, BLOCKS_MIN, BUCKETS_MAX, LOOKUP_BYTES_MAX, MUTATE_ITEMS_MAX,
-    SHORT_CALL_BYTES_MAX, SWEEP_ITEMS_MAX,
+    SHORT_CALL_BYTES_MAX, SWEEP_ITEMS_MAX, TOUCHES_PER_STEP,
 };
 use crate::protocol::{
     BackendStats, InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT,
-    METHOD_CLEAR, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN, METHOD_LOAD,
-    METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, MutateReply, MutateRequest, Outcome,
-    PromiseReply, PromiseRequest, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
+    METHOD_CHANGES, METHOD_CLEAR, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN,
+    METHOD_LOAD, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, METHOD_TOUCH, MutateReply,
+    MutateRequest, Outcome, PromiseReply, PromiseRequest, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
+    REFUSED_VERSION, TouchReply, TouchRequest,
 };
 use crate::version::Version;
+use changes::BackendChanges;
 use cohort::BackendCohort;
 use ending::BackendEnding;
 use load::BackendLoads;
 use moving::ServedRegions;
 pub use refill::RefillConfig;
+pub use table::eviction::EvictionPolicy;
 use table::{Table, TableConfig};
 use told::BackendTold;
 
@@ -72,9 +76,10 @@ pub struct BackendConfig {
     pub buckets: u64,
     /// How long an item lives after it was last set, if it does not expire sooner.
     pub ttl: Duration,
-    /// The part of the capacity, above 0 and at most 1, above which the least recently modified items are
-    /// evicted.
+    /// The part of the capacity, above 0 and at most 1, above which items are evicted.
     pub eviction_at: f64,
+    /// Which items are evicted.
+    pub eviction: EvictionPolicy,
     /// The id of the cell's configuration. 0: it is told one, and again when that changes ([`Configuration`]). Any
     /// other id stays: that is for a cell whose parties are all started with it.
     pub config_id: u64,
@@ -90,7 +95,8 @@ impl BackendConfig {
     pub fn data(capacity_bytes: u64, value_bytes: u64, config_id: u64, backing: Backing) -> Self {
         let values = capacity_bytes / value_bytes.max(1);
         let buckets = (2 * values / crate::layout::WAYS as u64).clamp(64, BUCKETS_MAX);
-        Self { capacity_bytes, buckets, ttl: Duration::from_secs(60), eviction_at: 0.8, config_id, backing }
+        let (ttl, eviction) = (Duration::from_secs(60), EvictionPolicy::default());
+        Self { capacity_bytes, buckets, ttl, eviction_at: 0.8, eviction, config_id, backing }
     }
 }
 
@@ -113,6 +119,7 @@ pub struct Backend {
     cohort: BackendCohort,
     ending: BackendEnding,
     loads: Mutex<BackendLoads>,
+    changes: BackendChanges,
 }
 
 impl Backend {
@@ -149,6 +156,7 @@ impl Backend {
             blocks: blocks as u32,
             ttl: config.ttl,
             evict_above_bytes: (capacity_bytes as f64 * config.eviction_at) as u64,
+            eviction: config.eviction,
             overflow_max: usize::try_from(config.buckets).unwrap_or(usize::MAX).max(1024),
         };
         let table = Mutex::new(Table::new(table_config, Arc::clone(&index), Arc::clone(&data)));
@@ -167,6 +175,7 @@ impl Backend {
             cohort: BackendCohort::default(),
             ending: BackendEnding::default(),
             loads: Mutex::default(),
+            changes: BackendChanges::default(),
         });
         let sweeper = env.spawn("cache-sweep", sweep(env.clone(), config.ttl, Arc::downgrade(&backend)));
         *backend.sweeper.lock() = Some(sweeper);
@@ -201,6 +210,8 @@ impl Backend {
             evicted: counts.evicted,
             expired: counts.expired,
             evicted_age_ms: u64::try_from(counts.evicted_age.as_millis()).unwrap_or(u64::MAX),
+            evicted_unused_ms: u64::try_from(counts.evicted_unused.as_millis()).unwrap_or(u64::MAX),
+            touches: counts.touches,
             overflowed: table.chained() as u64,
             lookups: self.lookups.load(Ordering::Relaxed),
             slabs_reclaimed: counts.slabs_reclaimed,
@@ -217,6 +228,7 @@ impl Backend {
     /// Forgets everything, tombstones included.
     pub fn clear(&self) {
         while self.table.lock().clear(self.env.now(), SWEEP_ITEMS_MAX) {}
+        self.note_all_changed();
         self.ring();
     }
 
@@ -285,6 +297,8 @@ impl Backend {
             }
         }
         if outcomes.contains(&Outcome::Applied) {
+            let applied = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Outcome::Applied);
+            self.note_changes(applied.map(|(item, _)| KeyHash::of(item.key)));
             self.ring();
         }
         checked?;
@@ -306,6 +320,20 @@ impl Backend {
         let promised = table.promise(hash, version);
         drop(table);
         Ok(PromiseReply::of(promised).encode_to_vec().into())
+    }
+
+    fn touch(&self, payload: Bytes) -> Result<Bytes, Refusal> {
+        let request = TouchRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
+        let hashes = request.decode_hashes().ok_or_else(|| malformed("hashes"))?;
+        let is_wanted = self.table.lock().wants_touches();
+        if is_wanted {
+            let now = self.env.now();
+            for some in hashes.chunks(TOUCHES_PER_STEP) {
+                let mut table = self.table.lock();
+                some.iter().for_each(|hash| table.touch(*hash, now));
+            }
+        }
+        Ok(TouchReply { is_wanted }.encode_to_vec().into())
     }
 
     fn lookup(&self, payload: Bytes) -> Result<Bytes, Refusal> {
@@ -395,11 +423,15 @@ impl Service for Backend {
         if method == METHOD_CONFIG {
             return self.answer_config(payload, reply);
         }
+        if method == METHOD_CHANGES {
+            return self.answer_changes(payload, reply);
+        }
         reply.send(match method {
             METHOD_MUTATE => self.mutate(payload, Table::apply),
             METHOD_ACCEPT => self.mutate(payload, Table::apply_promised),
             METHOD_PROMISE => self.promise(payload),
             METHOD_LOOKUP => self.lookup(payload),
+            METHOD_TOUCH => self.touch(payload),
             METHOD_JOIN => self.join(payload),
             METHOD_SCAN => self.scan(payload),
             METHOD_CONFIGURE => self.configure(payload),
@@ -425,6 +457,7 @@ async fn sweep(env: Env, ttl: Duration, backend: Weak<Backend>) {
             let Some(backend) = backend.upgrade() else { return };
             if !backend.sweep_once() {
                 backend.answer_long_waiting();
+                backend.answer_waiting_for_changes();
                 break;
             }
             drop(backend);
@@ -433,5 +466,7 @@ async fn sweep(env: Env, ttl: Duration, backend: Weak<Backend>) {
     }
 }
 
+#[cfg(test)]
+mod eviction_tests;
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,7 @@ mod backends;
 mod buffers;
 mod change;
 mod consistent;
+mod follow;
 mod hedge;
 mod load;
 mod lookup;
@@ -35,11 +36,12 @@ mod roll;
 mod sender;
 mod set;
 mod stats;
+mod touches;
 mod update;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -51,6 +53,7 @@ use tailwater_rma::CallError;
 use tokio::sync::{oneshot, watch};
 
 pub use backends::{Backends, Connecting, Connector, instance_of};
+pub use follow::{CellFollower, CellNews};
 pub use load::{CellLoad, CellLoadError, LOADED_KEY_BYTES_MAX};
 pub use placement::{HashRing, Mode, Placement};
 pub use policy::LookupWay;
@@ -60,7 +63,9 @@ pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
 use crate::layout::{ItemExtras, KeyHash};
-use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ITEMS_MAX};
+use crate::limits::{
+    CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ITEMS_MAX, SEED_DEADLINE, TOUCH_EVERY,
+};
 use crate::protocol::{BackendStats, METHOD_CLEAR, METHOD_INFO};
 use crate::version::{Version, VersionClock};
 use agreed::Agreed;
@@ -72,9 +77,7 @@ use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
 use set::CellMutation;
 use stats::Counters;
-
-/// How long a seed has to tell its cell's configuration.
-const SEED_DEADLINE: Duration = Duration::from_secs(2);
+use touches::Touches;
 
 /// What a lookup brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -233,6 +236,8 @@ pub struct CellConfig {
     /// How long one WATCH lasts, and how often it is looked whether an unwatched backend is still there. Moves
     /// are told at once; this only bounds how long a lost connection goes unnoticed while nobody uses it.
     pub watch_slice: Duration,
+    /// How often backends that evict by it are told which keys were read. `None`: they are not told.
+    pub touch_every: Option<Duration>,
 }
 
 impl CellConfig {
@@ -262,6 +267,7 @@ impl CellConfig {
             reconnect_after_min: Duration::from_millis(10),
             reconnect_after_max: Duration::from_secs(1),
             watch_slice: Duration::from_secs(4),
+            touch_every: Some(TOUCH_EVERY),
         }
     }
 }
@@ -300,6 +306,9 @@ struct CellShared {
     adopting: Mutex<Option<Task>>,
     /// Tells backends that have left, by their numbers; some may be over.
     leaving: Mutex<BTreeMap<u32, Task>>,
+    touches: Arc<Touches>,
+    /// Tells backends of them, if they are told.
+    telling: OnceLock<Task>,
 }
 
 struct KeptReplica {
@@ -368,6 +377,13 @@ impl CellInner {
 impl CellShared {
     fn current(&self) -> Arc<CellInner> {
         Arc::clone(&self.current.read())
+    }
+
+    /// Some backend may go by what clients have read.
+    fn want_touches(&self) {
+        if self.telling.get().is_some() {
+            self.touches.want();
+        }
     }
 
     /// Goes by `configuration` from now on, if it is newer than what is known. Doubts are settled when each backend
@@ -531,7 +547,14 @@ impl Cell {
             is_resting: watch::Sender::new(false),
             adopting: Mutex::default(),
             leaving: Mutex::default(),
+            touches: Arc::default(),
+            telling: OnceLock::new(),
         });
+        if let Some(every) = config.touch_every {
+            let (touches, cell) = (Arc::clone(&shared.touches), Arc::downgrade(&shared));
+            let telling = touches::keep_telling(shared.env.clone(), touches, cell, every);
+            shared.telling.get_or_init(|| shared.env.spawn("cache-touch", telling));
+        }
         for mut tried in shared.go_by_the_newest().0 {
             // An error would mean that the task ended: the backend is in no newer configuration.
             let _ = tried.wait_for(|tried| *tried).await;
@@ -580,12 +603,13 @@ impl Cell {
         Self { way, ..self.clone() }
     }
 
-    /// The configuration that the first of `seeds` goes by that answers and knows one. The number of a seed means
-    /// nothing where `connector` goes by addresses. An error says why no seed was of use.
+    /// The configuration that the first of `seeds` goes by that answers within that time and knows one. The number of a
+    /// seed means nothing where `connector` goes by addresses. An error says why no seed was of use.
     pub async fn configuration_at(
         env: &Env,
         connector: &dyn Connector,
         seeds: &[BackendPlace],
+        within: Duration,
     ) -> Result<Configuration, String> {
         let mut why = "no backend was named".to_owned();
         for seed in seeds {
@@ -593,7 +617,7 @@ impl Cell {
                 let connection = connector.connect(seed).await?;
                 agreed::configuration_of(&*connection).await
             };
-            match env.timeout(SEED_DEADLINE, asked).await {
+            match env.timeout(within, asked).await {
                 Some(Ok(Some(configuration))) => return Ok(configuration),
                 Some(Ok(None)) => why = "the backend knows no configuration of its cell yet".to_owned(),
                 Some(Err(error)) => why = error,
@@ -613,7 +637,7 @@ impl Cell {
         client_id: u32,
         change: impl FnOnce(&mut CellConfig),
     ) -> Result<Self, String> {
-        let configuration = Self::configuration_at(env, &*connector, seeds).await?;
+        let configuration = Self::configuration_at(env, &*connector, seeds, SEED_DEADLINE).await?;
         let mut config = CellConfig::of(configuration, connector, client_id);
         change(&mut config);
         Self::connect(env, config).await.map_err(|error| error.to_string())
@@ -689,6 +713,7 @@ impl Cell {
         }
         miss_expired(&mut lookups, &inner.env);
         inner.counters.count_relaxed(&lookups);
+        self.note_read(&inner, keys, &lookups);
         (lookups, frames)
     }
 
@@ -715,7 +740,15 @@ impl Cell {
         }
         miss_expired(&mut lookups, &inner.env);
         inner.counters.count_consistent(&lookups);
+        self.note_read(&inner, keys, &lookups);
         lookups
+    }
+
+    /// For backends that evict by what is read. Of a cell that is loaded nothing is evicted.
+    fn note_read(&self, inner: &CellInner, keys: &[Bytes], lookups: &[Lookup]) {
+        if inner.generation.is_none() {
+            self.shared.touches.note(keys, lookups);
+        }
     }
 
     /// The indexes of keys whose reads failed, if some did while a backend went by another configuration, once that is
@@ -899,6 +932,8 @@ impl std::fmt::Debug for Cell {
 #[cfg(test)]
 mod configuration_tests;
 #[cfg(test)]
+mod follow_tests;
+#[cfg(test)]
 mod load_tests;
 #[cfg(test)]
 mod lookup_tests;
@@ -908,5 +943,7 @@ mod moved_tests;
 mod refill_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod touch_tests;
 #[cfg(test)]
 mod update_tests;

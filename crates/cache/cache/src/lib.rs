@@ -23,11 +23,12 @@ mod testing;
 mod version;
 
 #[cfg(feature = "server")]
-pub use backend::{Backend, BackendConfig, RefillConfig};
+pub use backend::{Backend, BackendConfig, EvictionPolicy, RefillConfig};
 pub use cell::{
-    Backends, CasError, Cell, CellConfig, CellFailure, CellLoad, CellLoadError, CellStats, CellValue,
-    Connecting, Connector, HashRing, LOADED_KEY_BYTES_MAX, Lookup, LookupOutcome, LookupWay, Mode, Placement,
-    RollSeen, RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
+    Backends, CasError, Cell, CellConfig, CellFailure, CellFollower, CellLoad, CellLoadError, CellNews,
+    CellStats, CellValue, Connecting, Connector, HashRing, LOADED_KEY_BYTES_MAX, Lookup, LookupOutcome,
+    LookupWay, Mode, Placement, RollSeen, RollStep, Seen, SetError, UpdateError, UpdateTo, Updated,
+    instance_of, joined,
 };
 pub use configuration::{BackendPlace, CellChange, Configuration, ConfigurationError};
 pub use layout::ItemExtras;

@@ -146,6 +146,10 @@ pub const MOVED_BYTES_PER_PAUSE: u64 = 4 << 20;
 /// How long that is.
 pub const MOVED_PAUSE: Duration = Duration::from_millis(1);
 
+/// How long a seed has to tell its cell's configuration, at least: a connection, and an answer from a backend that may
+/// share its cores with much else.
+pub const SEED_DEADLINE: Duration = Duration::from_secs(2);
+
 /// How often a read or a mutation is made again by another configuration of its cell: each replica of a key, before and
 /// after a change of backends, may be the one that goes by another one.
 pub const CONFIGURATION_RETRIES_MAX: u32 = 8;
@@ -158,6 +162,36 @@ pub const BUFFER_KEPT_BYTES_MAX: usize = 2 * DATA_BYTES_PER_READ;
 /// Mutation CALLs that one sender has under way at a time. Two keep the backend busy while an answer travels;
 /// more would only make the batches smaller.
 pub const MUTATE_CALLS_IN_FLIGHT: usize = 2;
+
+/// Keys that a client notes as read before it tells backends, at most. Those that it has read first are noted, and the
+/// keys that are read most are mostly among them.
+pub const TOUCHED_KEYS_MAX: usize = 8_192;
+
+/// How long a client gathers such keys. A key that is read all the time is told of so often. Backends of a cell with
+/// 1,000 clients take 2,000 CALLs a second.
+pub const TOUCH_EVERY: Duration = Duration::from_millis(500);
+
+/// Keys in one CALL that tells of them, at most: 64 KiB.
+pub const TOUCHES_PER_CALL_MAX: usize = 4_096;
+
+/// Keys that a backend notes as read under one hold of the table's lock: some tens of microseconds.
+pub const TOUCHES_PER_STEP: usize = 256;
+
+/// Changes that a backend keeps for those who follow them, at most: 1 MiB of hashes. Who is further behind is told that
+/// any key may have changed.
+pub const CHANGES_KEPT_MAX: usize = 65_536;
+
+/// Changes in one answer, at most: 256 KiB.
+pub const CHANGES_PER_REPLY_MAX: usize = 16_384;
+
+/// Those who wait at one backend for the next change, at most. If there are more, those who wait longest ask again.
+pub const CHANGES_WAITS_MAX: usize = 4_096;
+
+/// How long one of them waits before it is told that there was no change: what says how fresh a follower is.
+pub const CHANGES_WAIT: Duration = Duration::from_millis(500);
+
+/// A backend that nobody has asked for its changes for so long keeps none.
+pub const CHANGES_FOLLOWED: Duration = Duration::from_secs(60);
 
 /// How far ahead of the own clock another client's version may be: a client follows none that is further ahead, and a
 /// backend takes none.

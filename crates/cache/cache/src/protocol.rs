@@ -43,6 +43,12 @@ pub const METHOD_END: u16 = 0x010b;
 /// Begins or ends a load into a cell whose keys can't be changed one by one: [`LoadRequest`] to [`LoadReply`].
 pub const METHOD_LOAD: u16 = 0x010c;
 
+/// Which keys a client has read one-sidedly: [`TouchRequest`] to [`TouchReply`]. A hint for evictions.
+pub const METHOD_TOUCH: u16 = 0x010d;
+/// Which keys have changed at a backend since a place in the order of its changes: [`ChangesRequest`] to
+/// [`ChangesReply`]. Answered when some have, or after a while.
+pub const METHOD_CHANGES: u16 = 0x010e;
+
 /// `Refusal::code`: the payload is not what the method takes.
 pub const REFUSED_MALFORMED: u16 = 1;
 /// `Refusal::code`: the caller knows another configuration of the cell.
@@ -284,6 +290,78 @@ impl PromiseReply {
     }
 }
 
+/// Keys that were read, by their hashes.
+#[derive(Clone, PartialEq, Message)]
+pub struct TouchRequest {
+    /// Key hashes, 16 bytes each, little endian. Of keys that are not held nothing is noted.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub hashes: Bytes,
+}
+
+/// Whether the backend goes by them.
+#[derive(Clone, PartialEq, Message)]
+pub struct TouchReply {
+    /// Otherwise it need not be told of any more keys for as long as the connection lasts.
+    #[prost(bool, tag = "1")]
+    pub is_wanted: bool,
+}
+
+impl TouchRequest {
+    /// A request with `hashes`.
+    pub fn of(hashes: &[KeyHash]) -> Self {
+        Self { hashes: hashes.iter().flat_map(|hash| hash.0.to_le_bytes()).collect::<Vec<u8>>().into() }
+    }
+
+    /// The hashes; `None` if they are cut short or too many.
+    pub fn decode_hashes(&self) -> Option<Vec<KeyHash>> {
+        let (hashes, rest) = self.hashes.as_chunks::<16>();
+        let valid = rest.is_empty() && hashes.len() <= crate::limits::TOUCHES_PER_CALL_MAX;
+        valid.then(|| hashes.iter().map(|hash| KeyHash(u128::from_le_bytes(*hash))).collect())
+    }
+}
+
+/// A place in the order in which keys have changed at a backend.
+#[derive(Clone, PartialEq, Message)]
+pub struct ChangesRequest {
+    /// The configuration that the caller knows.
+    #[prost(fixed64, tag = "1")]
+    pub config_id: u64,
+    /// Which order that is; 0: the caller has no place yet.
+    #[prost(fixed64, tag = "2")]
+    pub order: u64,
+    /// Changes of that order that the caller was told of.
+    #[prost(fixed64, tag = "3")]
+    pub told: u64,
+}
+
+/// What has changed behind it.
+#[derive(Clone, PartialEq, Message)]
+pub struct ChangesReply {
+    /// Which order the backend has by now.
+    #[prost(fixed64, tag = "1")]
+    pub order: u64,
+    /// The caller's next place in it.
+    #[prost(fixed64, tag = "2")]
+    pub told: u64,
+    /// Hashes of keys that were set or erased, 16 bytes each, little endian. Some may have changed back, or not at all.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub hashes: Bytes,
+    /// What was between the caller's place and the next one is not known: any key may have changed.
+    #[prost(bool, tag = "4")]
+    pub is_gap: bool,
+    /// There was nothing more to tell.
+    #[prost(bool, tag = "5")]
+    pub is_all: bool,
+}
+
+impl ChangesReply {
+    /// The hashes; `None` if they are cut short.
+    pub fn decode_hashes(&self) -> Option<Vec<KeyHash>> {
+        let (hashes, rest) = self.hashes.as_chunks::<16>();
+        rest.is_empty().then(|| hashes.iter().map(|hash| KeyHash(u128::from_le_bytes(*hash))).collect())
+    }
+}
+
 /// Keys, by their hashes.
 #[derive(Clone, PartialEq, Message)]
 pub struct LookupRequest {
@@ -448,6 +526,12 @@ pub struct InfoReply {
     /// How long ago the item had been set that was evicted last, in ms; 0 if none was.
     #[prost(uint64, tag = "22")]
     pub evicted_age_ms: u64,
+    /// How long ago that item had been set, or clients had told that they had read it, in ms.
+    #[prost(uint64, tag = "23")]
+    pub evicted_unused_ms: u64,
+    /// Times that clients told of an item that they had read it. None are counted where evictions do not go by that.
+    #[prost(uint64, tag = "24")]
+    pub touches: u64,
 }
 
 /// A backend that has started.

@@ -16,7 +16,7 @@ use tailwater_rma::{
 };
 
 use crate::layout::BUCKET_BYTES;
-use crate::{Backend, BackendConfig};
+use crate::{Backend, BackendConfig, EvictionPolicy};
 
 /// Runs a test in the real world, on two threads.
 pub(crate) fn in_runtime<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
@@ -99,6 +99,7 @@ pub(crate) fn small(config_id: u64) -> BackendConfig {
         buckets: 512,
         ttl: Duration::from_secs(60),
         eviction_at: 0.8,
+        eviction: EvictionPolicy::Lrm,
         config_id,
         backing: Backing::Private,
     }

@@ -132,6 +132,7 @@ impl Regions {
             blocks: 1,
             ttl: Duration::from_secs(60),
             evict_above_bytes: u64::MAX,
+            eviction: table::eviction::EvictionPolicy::Lrm,
             overflow_max: 1,
         };
         let table = Table::new(config, regions.index.clone(), regions.data.clone());

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_cache::{
-    Backend, BackendConfig, Backends, Cell, CellConfig, CellFailure, Lookup, Mode, Seen, joined,
+    Backend, BackendConfig, Backends, Cell, CellConfig, CellFailure, EvictionPolicy, Lookup, Mode, Seen,
+    joined,
 };
 use tailwater_env::Env;
 use tailwater_rma::{Address, Backing, Server, ServerConfig, Service};
@@ -33,6 +34,7 @@ fn backend(env: &Env) -> Arc<Backend> {
         buckets: 256,
         ttl: Duration::from_secs(3_600),
         eviction_at: 0.8,
+        eviction: EvictionPolicy::Lrm,
         config_id: ID,
         backing: Backing::Shared,
     };

@@ -39,7 +39,7 @@ pub use names::{ColdCopy, CopyName};
 pub use objects::{ColdError, ColdObjects, FromCold};
 pub use pace::CopyPace;
 #[cfg(feature = "objects")]
-pub use remote::ObjectStoreObjects;
+pub use remote::{ObjectStoreObjects, StoredObject};
 pub use stats::{ColdCounters, ColdStats};
 pub use store::ColdStore;
 pub use tier::ColdTier;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, RetryConfig};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, RetryConfig};
 use tailwater_env::Env;
 
 use crate::http::ColdConnector;
@@ -21,6 +21,16 @@ use crate::objects::{ColdError, ColdObjects, FromCold};
 const RETRIES: usize = 2;
 /// For how long.
 const RETRIED_FOR: Duration = Duration::from_secs(20);
+
+/// An object as a store lists it.
+#[derive(Clone, Debug)]
+pub struct StoredObject {
+    /// Its name below the URL.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    location: Path,
+}
 
 /// See the module.
 pub struct ObjectStoreObjects {
@@ -82,6 +92,32 @@ impl ObjectStoreObjects {
         Ok(Self { store, prefix, url: url.to_owned() })
     }
 
+    /// All objects below the URL, at whatever depth, in the order in which the store lists them.
+    pub fn all(&self) -> BoxStream<'static, Result<StoredObject, ColdError>> {
+        let (prefix, url) = (self.prefix.clone(), self.url.clone());
+        let named = self.store.list(Some(&self.prefix)).map(move |listed| {
+            let ObjectMeta { location, size, .. } = listed.map_err(|error| cold_error(&url, error))?;
+            let parts: Vec<_> = location.prefix_match(&prefix).into_iter().flatten().collect();
+            let name = parts.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join("/");
+            Ok(StoredObject { name, bytes: size, location })
+        });
+        named.boxed()
+    }
+
+    /// All of an object, as it is by now. `None` for what stands for a folder, as some programs put it: an empty object
+    /// whose name ends with `/`.
+    ///
+    /// # Errors
+    /// `Missing` if somebody has removed it meanwhile, `Unavailable`.
+    pub async fn whole(&self, object: &StoredObject) -> Result<Option<Bytes>, ColdError> {
+        let read = async { self.store.get(&object.location).await?.bytes().await };
+        match read.await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(object_store::Error::NotFound { .. }) if object.bytes == 0 => Ok(None),
+            Err(error) => Err(cold_error(&object.name, error)),
+        }
+    }
+
     fn path(&self, name: &str) -> Path {
         self.prefix.parts().chain(Path::from(name).parts()).collect()
     }
@@ -136,5 +172,48 @@ impl ColdObjects for ObjectStoreObjects {
                 .await;
             removed.map(drop).map_err(|error| cold_error(folder, error))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    #[test]
+    fn all_below_a_url_is_listed_by_its_name_there_and_read_whole() {
+        futures::executor::block_on(list_and_read());
+    }
+
+    async fn list_and_read() {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        for name in ["roads/north/a1", "roads/b", "roadside/c", "d", "roads/empty", "roads/50%25/x y"] {
+            let bytes = if name.ends_with("empty") { Bytes::new() } else { format!("of {name}").into() };
+            store.put(&Path::parse(name).expect("a name"), bytes.into()).await.expect("put");
+        }
+        let of = |prefix: &str| ObjectStoreObjects {
+            store: Arc::clone(&store),
+            prefix: Path::from(prefix),
+            url: format!("memory://{prefix}"),
+        };
+        let objects = of("roads");
+        let listed: Vec<StoredObject> = objects.all().try_collect().await.expect("listed");
+        let names: Vec<&str> = listed.iter().map(|object| &*object.name).collect();
+        assert_eq!(names, ["50%25/x y", "b", "empty", "north/a1"]);
+        for object in &listed {
+            let bytes = objects.whole(object).await.expect("read").expect("no folder");
+            assert_eq!(bytes.len() as u64, object.bytes, "{}", object.name);
+            assert!(bytes.is_empty() || bytes == format!("of roads/{}", object.name));
+        }
+        store.delete(&listed[1].location).await.expect("deleted");
+        let missing = objects.whole(&listed[1]).await;
+        assert_eq!(missing, Err(ColdError::Missing("b".to_owned())));
+        // As a store lists what stands for a folder.
+        let folder = StoredObject { bytes: 0, ..listed[1].clone() };
+        assert_eq!(objects.whole(&folder).await, Ok(None));
+        let all: Vec<StoredObject> = of("").all().try_collect().await.expect("listed");
+        assert_eq!(all.len(), 5);
+        assert_eq!(all[0].name, "d");
     }
 }

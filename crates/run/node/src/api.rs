@@ -16,7 +16,7 @@ pub use tailwater_quotas::{QuotaBound, QuotaBounds, QuotaEntity};
 pub use tailwater_sqs::AccountBounds;
 use tailwater_sqs::JsonObject;
 
-use crate::config::CellModeSetting;
+use crate::config::{CellModeSetting, EvictionSetting};
 
 pub use self::broadcast::{
     BridgeView, BroadcastStreamView, BroadcastView, DelayView, RegionView, ReplicaView, SharingView,
@@ -381,6 +381,8 @@ pub struct CreateCell {
     pub ttl_ms: Option<u64>,
     /// How full a backend may get before it evicts, in percent.
     pub eviction_percent: Option<u8>,
+    /// Which values it evicts.
+    pub eviction: Option<EvictionSetting>,
 }
 
 /// `POST /v1/cells/{name}/load`: has a load read that all backends have.

@@ -11,10 +11,11 @@ use anyhow::Context;
 use bytes::Bytes;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_cache::protocol::{
-    METHOD_ACCEPT, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN, METHOD_LOAD,
-    METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, REFUSED_NOT_AUTHORIZED,
+    METHOD_ACCEPT, METHOD_CHANGES, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN,
+    METHOD_LOAD, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, METHOD_TOUCH,
+    REFUSED_NOT_AUTHORIZED,
 };
-use tailwater_cache::{Backend, BackendConfig, Backends, RefillConfig};
+use tailwater_cache::{Backend, BackendConfig, Backends, EvictionPolicy, RefillConfig};
 use tailwater_env::{Env, Task};
 use tailwater_rma::{
     Address, Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig,
@@ -79,6 +80,8 @@ pub struct BackendOptions {
     pub ttl: Duration,
     /// How full it may get before it evicts, in percent of the capacity, 1 to 100.
     pub eviction_percent: u8,
+    /// Which values it evicts.
+    pub eviction: EvictionPolicy,
     /// Where clients on other hosts connect.
     pub tcp: Option<SocketAddr>,
     /// What takes the connections there: in TLS, or as they come.
@@ -112,6 +115,7 @@ impl ServedBackend {
         // It is told its configuration by whoever knows it.
         let mut config = BackendConfig::data(capacity, values, 0, Backing::Shared);
         config.ttl = options.ttl;
+        config.eviction = options.eviction;
         config.eviction_at = f64::from(options.eviction_percent) / 100.0;
         let backend = Backend::start(env, config).with_context(|| {
             format!(
@@ -277,7 +281,9 @@ impl Service for Guarded {
 
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         let operation = match method {
-            METHOD_LOOKUP | METHOD_SCAN | METHOD_CONFIG | METHOD_INFO => "read",
+            METHOD_LOOKUP | METHOD_SCAN | METHOD_CONFIG | METHOD_INFO | METHOD_TOUCH | METHOD_CHANGES => {
+                "read"
+            }
             METHOD_MUTATE | METHOD_PROMISE | METHOD_ACCEPT | METHOD_JOIN | METHOD_LOAD => "mutate",
             METHOD_CONFIGURE | METHOD_END => "configure",
             // METHOD_CLEAR, and whatever is not named here: what is forgotten above is open to the fewest.

@@ -294,6 +294,7 @@ fn options_of(
         value_bytes: section.value_bytes,
         ttl: Duration::from_millis(section.ttl_ms),
         eviction_percent: section.eviction_percent,
+        eviction: section.eviction.policy(),
         // Any free port of the node's address: clients learn it from the node.
         tcp: Some(SocketAddr::new(near.ip(), 0)),
         tls: doors.tls.clone(),

@@ -25,6 +25,7 @@ use figment::error::{Actual, Kind};
 use figment::providers::{Env, Serialized};
 use figment::value::Value;
 use serde::{Deserialize, Serialize};
+use tailwater_cache::EvictionPolicy;
 use tailwater_format::limits::{APPEND_BYTES_MAX, RECORDS_DECOMPRESSED_BYTES_MAX};
 use tailwater_kafka::KafkaConfig;
 use tailwater_memcached::MemcachedConfig;
@@ -148,6 +149,32 @@ pub enum CellModeSetting {
     R2Immutable,
 }
 
+/// Which values a backend removes when it is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EvictionSetting {
+    /// That which was not written for longest.
+    #[default]
+    #[serde(rename = "lrm")]
+    Lrm,
+    /// That which was neither written nor read for longest.
+    #[serde(rename = "lru")]
+    Lru,
+    /// What was only written goes before what was read.
+    #[serde(rename = "s3-fifo")]
+    S3Fifo,
+}
+
+impl EvictionSetting {
+    /// The same for a backend.
+    pub const fn policy(self) -> EvictionPolicy {
+        match self {
+            EvictionSetting::Lrm => EvictionPolicy::Lrm,
+            EvictionSetting::Lru => EvictionPolicy::Lru,
+            EvictionSetting::S3Fifo => EvictionPolicy::S3Fifo,
+        }
+    }
+}
+
 /// One cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -166,9 +193,10 @@ pub struct CellSection {
     /// How often what is idle is written again, in milliseconds, or in a third of `ttl_ms` if that is sooner; clients
     /// learn it from the node.
     pub refresh_ms: u32,
-    /// The part of `capacity_bytes`, in percent, from which on the values are evicted that were not written for
-    /// longest.
+    /// The part of `capacity_bytes`, in percent, from which on values are evicted.
     pub eviction_percent: u8,
+    /// Which ones.
+    pub eviction: EvictionSetting,
     /// The longest that one operation takes, in milliseconds; clients learn it from the node.
     pub deadline_ms: u32,
     /// After so many milliseconds a relaxed read asks another replica as well; clients learn it from the node.
@@ -326,6 +354,7 @@ impl Default for CellSection {
             ttl_ms: 60_000,
             refresh_ms: tailwater_tail::limits::CHUNK_REFRESH.as_millis() as u32,
             eviction_percent: 80,
+            eviction: EvictionSetting::default(),
             deadline_ms: 500,
             hedge_after_ms: 30,
         }

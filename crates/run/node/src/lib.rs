@@ -74,8 +74,9 @@ use crate::calls::NodeService;
 use crate::cells::created::CreatedCells;
 use crate::cells::{CellBegun, CellDoors, NodeCell};
 pub use crate::config::{
-    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, GroupSharing,
-    InsecureListeners, JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
+    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, EvictionSetting,
+    GroupSharing, InsecureListeners, JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml,
+    thread_count,
 };
 use crate::config::{ClusterConfig, QueueStoreKind};
 use crate::gate::FrontGate;

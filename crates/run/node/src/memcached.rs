@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use crate::api::CreateCell;
 use crate::backend::CellKind;
 use crate::cells::created::CreatedCells;
-use crate::config::CellModeSetting;
+use crate::config::{CellModeSetting, EvictionSetting};
 use crate::gate::FrontGate;
 
 /// How long the values of a cell live that is created for this: items without an expiry stay until there is no room.
@@ -60,6 +60,8 @@ pub(crate) async fn start(
             value_bytes: Some(VALUE_BYTES),
             ttl_ms: Some(TTL_MS),
             eviction_percent: None,
+            // What is read is not to go before what was only set.
+            eviction: Some(EvictionSetting::S3Fifo),
         };
         let create = created.create(asked).await;
         create.with_context(|| format!("[memcached] cell = \"{name}\" can't be created"))?;

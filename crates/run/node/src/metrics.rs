@@ -430,6 +430,14 @@ fn refills(
     });
     let age = "How long ago the value had been set that was evicted last, in seconds.";
     page.gauges("tailwater_backend_eviction_age_seconds", age, "cell", ages)?;
+    let unused = cells.iter().filter_map(|(cell, stats)| {
+        let unused_ms = stats.iter().filter(|own| own.evicted > 0).map(|own| own.evicted_unused_ms).min()?;
+        Some((cell.clone(), unused_ms as f64 / 1_000.0))
+    });
+    let idle = "How long ago the value had been set or read that was evicted last, in seconds.";
+    page.gauges("tailwater_backend_eviction_unused_seconds", idle, "cell", unused)?;
+    let touches = "Times that clients told of a value that they had read it.";
+    page.counters("tailwater_backend_touches", touches, "cell", of(|own| own.touches))?;
     let scans = "Times that a backend was compared with the others, from end to end.";
     page.counters("tailwater_backend_scans", scans, "cell", of(|own| own.scans))
 }

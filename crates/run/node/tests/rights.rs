@@ -191,11 +191,11 @@ fn sqs_refuses(address: SocketAddr) {
 fn readers_change_no_cell(runtime: &tokio::runtime::Runtime, env: &Env, cells: &[Address]) {
     use tailwater_cache::protocol::{
         METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN,
-        METHOD_LOAD, METHOD_MUTATE, METHOD_PROMISE, REFUSED_NOT_AUTHORIZED,
+        METHOD_LOAD, METHOD_MUTATE, METHOD_PROMISE, METHOD_TOUCH, REFUSED_NOT_AUTHORIZED,
     };
     let connected = cells.iter().find_map(|cell| runtime.block_on(tailwater_rma::connect(env, cell)).ok());
     let connected = connected.expect("one of them may be read");
-    for method in [METHOD_CONFIG, METHOD_INFO] {
+    for method in [METHOD_CONFIG, METHOD_INFO, METHOD_TOUCH] {
         runtime.block_on(connected.call(method, Bytes::new())).unwrap();
     }
     let changes = [METHOD_MUTATE, METHOD_PROMISE, METHOD_ACCEPT, METHOD_JOIN, METHOD_LOAD];

@@ -143,8 +143,9 @@ impl Table {
         let wanted = self.slabs.slot_bytes_for(item.bytes.len());
         let is_full = self.slabs.live_bytes() + wanted > self.config.evict_above_bytes;
         // It would be the next one to go.
-        let is_oldest = self.oldest().is_some_and(|oldest| self.node(oldest).modified >= now - age);
-        if is_full && is_oldest {
+        let next = self.eviction.peek().or_else(|| self.oldest());
+        let is_next = next.is_some_and(|next| self.node(next).used >= now - age);
+        if is_full && is_next {
             self.removed = self.removed.max(item.version);
             return false;
         }

@@ -125,6 +125,9 @@ impl Backend {
                         let is_held = table.len_of(*hash).is_some() && version > table.known(*hash);
                         dirty += u64::from(is_held && version.timestamp_us < settled_us);
                         table.copy_erased(*hash, version, self.env.now());
+                        if is_held {
+                            self.note_changes(std::iter::once(*hash));
+                        }
                     }
                     CopyVerdict::Held { .. } | CopyVerdict::Leave => {}
                 }
@@ -183,7 +186,10 @@ impl Backend {
                     if table.takes_copy(*hash, item.version) && table.lacks_room_for(&item) {
                         return Err(load::no_room().message);
                     }
-                    is_any |= table.copy(&item, *age, self.env.now());
+                    if table.copy(&item, *age, self.env.now()) {
+                        self.note_changes(std::iter::once(*hash));
+                        is_any = true;
+                    }
                 }
             }
         }

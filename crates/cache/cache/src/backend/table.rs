@@ -38,6 +38,8 @@ use tailwater_env::Instant;
 // The same file wherever this one is taken from: `tests/loom.rs` takes it, too.
 #[path = "copying.rs"]
 mod copying;
+#[path = "eviction.rs"]
+pub(super) mod eviction;
 #[path = "regions.rs"]
 pub(super) mod regions;
 
@@ -54,6 +56,7 @@ use crate::layout::{
 use crate::limits::{EXPIRED_KEPT, OVERFLOW_CHAIN_MAX};
 use crate::protocol::{Outcome, PromiseState};
 use crate::version::Version;
+use eviction::{EvictionOrder, EvictionPlace, EvictionPolicy};
 use regions::TableRegion;
 
 /// What the table counted since its start.
@@ -68,6 +71,10 @@ pub(super) struct TableCounts {
     pub(super) copied: u64,
     /// The age of the last one of those that were evicted.
     pub(super) evicted_age: Duration,
+    /// How long ago clients had told last that they had read that one, or it was set.
+    pub(super) evicted_unused: Duration,
+    /// Times that clients told of an item that they had read it.
+    pub(super) touches: u64,
 }
 
 /// Where an item is named.
@@ -84,9 +91,12 @@ struct Node {
     len: u32,
     place: TablePlace,
     modified: Instant,
+    /// When it was modified, or clients told last that they had read it.
+    used: Instant,
     /// When it expires, in milliseconds since the Unix epoch; 0: it does not.
     expires_ms: u64,
     links: RecencyLinks,
+    eviction: EvictionPlace,
     /// It was copied from another replica, with its age, and is not in the order of what was modified here.
     is_copied: bool,
 }
@@ -108,6 +118,8 @@ pub(super) struct TableConfig {
     pub(super) ttl: Duration,
     /// Items are evicted while more bytes than this are live.
     pub(super) evict_above_bytes: u64,
+    /// Which of them.
+    pub(super) eviction: EvictionPolicy,
     /// Chained items of all buckets together.
     pub(super) overflow_max: usize,
 }
@@ -125,6 +137,7 @@ pub(super) struct Table {
     chains: BTreeMap<u64, Vec<u32>>,
     chained: usize,
     recency: Recency,
+    eviction: EvictionOrder,
     /// Nodes that were copied, by when they were modified.
     copied: BTreeSet<(Instant, u32)>,
     /// Nodes that expire, the first one first.
@@ -162,6 +175,7 @@ impl Table {
             chains: BTreeMap::new(),
             chained: 0,
             recency: Recency::EMPTY,
+            eviction: EvictionOrder::new(config.eviction),
             copied: BTreeSet::new(),
             expiring: BTreeSet::new(),
             promises: BTreeMap::new(),
@@ -203,6 +217,23 @@ impl Table {
                 .collect();
             gone.into_iter().for_each(|node| self.remove(node, now));
         }
+    }
+
+    /// Notes that clients have read a key, if it is held, and that is what evictions go by.
+    pub(super) fn touch(&mut self, hash: KeyHash, now: Instant) {
+        let Some(number) = self.find(hash).filter(|_| self.wants_touches()) else { return };
+        self.node_used(number, now);
+        self.counts.touches += 1;
+    }
+
+    /// Whether evictions go by what clients have read.
+    pub(super) fn wants_touches(&self) -> bool {
+        self.eviction.policy().wants_touches() && !self.keeps_all
+    }
+
+    fn node_used(&mut self, number: u32, now: Instant) {
+        self.nodes.0[number as usize].used = now;
+        self.eviction.note_use(number, &mut self.nodes);
     }
 
     /// From now on nothing is forgotten for its age, and nothing is to be for room: see [`Table::lacks_room_for`].
@@ -366,6 +397,7 @@ impl Table {
             // First of all, so that it is the last one to be evicted for its own successor.
             self.unlink(node);
             self.recency.push(node, &mut self.nodes);
+            self.node_used(node, now);
         }
         let slot = self.make_room(item.bytes.len(), now);
         let pointer = Pointer { offset: self.slabs.offset(slot), len: item.bytes.len() as u32 };
@@ -383,6 +415,7 @@ impl Table {
             self.recency.unlink(number, &mut self.nodes);
             let node = &mut self.nodes.0[number as usize];
             node.modified = now - age;
+            node.used = node.modified;
             node.is_copied = true;
             self.copied.insert((node.modified, number));
         }
@@ -426,6 +459,7 @@ impl Table {
         let node = &mut self.nodes.0[number as usize];
         node.version = version;
         node.modified = now;
+        node.used = now;
         node.len = pointer.len;
         let before = std::mem::replace(&mut node.slot, slot);
         let (hash, place) = (node.hash, node.place);
@@ -436,6 +470,7 @@ impl Table {
             self.index.store_release_u64(at + POINTER_OFFSET as u64, pointer.to_word());
         }
         self.slabs.free(before, now);
+        self.eviction.resize(number, pointer.len, &mut self.nodes);
     }
 
     fn insert(
@@ -457,8 +492,10 @@ impl Table {
             len: pointer.len,
             place: TablePlace::Chain,
             modified: now,
+            used: now,
             expires_ms: 0,
             links: RecencyLinks::NONE,
+            eviction: EvictionPlace::NONE,
             is_copied: false,
         };
         let number = match self.unused_nodes.pop() {
@@ -474,6 +511,7 @@ impl Table {
         };
         self.slabs.set_owner(slot, number);
         self.recency.push(number, &mut self.nodes);
+        self.eviction.insert(number, &mut self.nodes);
         match self.free_way(bucket) {
             Some(way) => self.put_in_way(number, bucket, way),
             None => {
@@ -502,6 +540,7 @@ impl Table {
     /// Forgets a node, frees its slot, and moves a chained item into the way that became free.
     fn remove(&mut self, number: u32, now: Instant) {
         self.unlink(number);
+        self.eviction.remove(number, &mut self.nodes);
         self.expire_at(number, 0);
         let Node { hash, slot, place, .. } = *self.node(number);
         let bucket = hash.bucket(self.config.buckets);
@@ -537,12 +576,22 @@ impl Table {
         }
     }
 
-    /// A slot for `len` bytes, evicting what was modified least recently as far as needed.
+    /// The node that is to go next where there has to be room.
+    fn next_to_evict(&mut self) -> Option<u32> {
+        match self.eviction.policy() {
+            EvictionPolicy::Lrm => self.oldest(),
+            EvictionPolicy::Lru | EvictionPolicy::S3Fifo => {
+                self.eviction.next(self.slabs.live_bytes(), &mut self.nodes)
+            }
+        }
+    }
+
+    /// A slot for `len` bytes, evicting others as far as needed.
     fn make_room(&mut self, len: usize, now: Instant) -> SlabSlot {
         let wanted = self.slabs.slot_bytes_for(len);
         while self.slabs.live_bytes() + wanted > self.config.evict_above_bytes {
-            let Some(oldest) = self.oldest() else { break };
-            self.evict(oldest, now);
+            let Some(next) = self.next_to_evict() else { break };
+            self.evict(next, now);
         }
         loop {
             if let Some(slot) = self.slabs.allocate(len, now) {
@@ -552,21 +601,20 @@ impl Table {
             if self.slabs.reclaim_empty() {
                 continue;
             }
-            let oldest = self.oldest().expect("with no item at all, every slab is free or empty");
-            for owner in self.slabs.owners_around(self.node(oldest).slot, len) {
+            let next = self.next_to_evict().expect("with no item at all, every slab is free or empty");
+            for owner in self.slabs.owners_around(self.node(next).slot, len) {
                 self.evict(owner, now);
             }
             self.counts.slabs_reclaimed += 1;
         }
     }
 
-    /// Evicts the way of `bucket` that was modified least recently.
+    /// Evicts the way of `bucket` that was used least.
     fn evict_from(&mut self, bucket: u64, now: Instant) {
-        let ways = &self.ways[bucket as usize * WAYS..][..WAYS];
-        let oldest =
-            ways.iter().copied().filter(|node| *node != NOBODY).min_by_key(|node| self.node(*node).modified);
-        if let Some(oldest) = oldest {
-            self.evict(oldest, now);
+        let ways = self.ways[bucket as usize * WAYS..][..WAYS].iter().copied();
+        let use_of = |node: &u32| (self.node(*node).eviction.uses, self.node(*node).used);
+        if let Some(next) = ways.filter(|node| *node != NOBODY).min_by_key(use_of) {
+            self.evict(next, now);
         }
     }
 
@@ -574,6 +622,8 @@ impl Table {
     fn evict(&mut self, number: u32, now: Instant) {
         self.removed = self.removed.max(self.node(number).version);
         self.counts.evicted_age = now.since(self.node(number).modified);
+        self.counts.evicted_unused = now.since(self.node(number).used);
+        self.eviction.note_evicted(number, self.items(), &mut self.nodes);
         self.remove(number, now);
         self.counts.evicted += 1;
     }
@@ -611,6 +661,7 @@ impl Table {
             let Some(oldest) = self.oldest() else {
                 self.tombstones = Tombstones::default();
                 self.promises.clear();
+                self.eviction.forget();
                 return false;
             };
             // What another replica has not forgotten yet is not copied back.

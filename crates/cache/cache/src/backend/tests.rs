@@ -12,26 +12,26 @@ use crate::protocol::{ConfigureRequest, LoadRequest, Looked, encode_mutate};
 use crate::testing::{HandClock, small, world_by_hand};
 use crate::version::Version;
 
-const ID: u64 = 3;
+pub(super) const ID: u64 = 3;
 
-fn start(config: BackendConfig) -> (Arc<Backend>, Arc<HandClock>) {
+pub(super) fn start(config: BackendConfig) -> (Arc<Backend>, Arc<HandClock>) {
     let (env, clock) = world_by_hand();
     (Backend::start(&env, config).expect("memory"), clock)
 }
 
-fn version(n: u64) -> Version {
+pub(super) fn version(n: u64) -> Version {
     Version { timestamp_us: n, client_id: 1, sequence: 0 }
 }
 
 /// A value that only this key and version have.
-fn value(key: &[u8], version: Version, len: usize) -> Vec<u8> {
+pub(super) fn value(key: &[u8], version: Version, len: usize) -> Vec<u8> {
     let seed = xxhash_rust::xxh3::xxh3_64_with_seed(key, version.timestamp_us);
     let mut value = seed.to_le_bytes().repeat(len.div_ceil(8));
     value.truncate(len);
     value
 }
 
-fn call(backend: &Backend, method: u16, payload: Bytes) -> Result<Bytes, Refusal> {
+pub(super) fn call(backend: &Backend, method: u16, payload: Bytes) -> Result<Bytes, Refusal> {
     let answer = Arc::new(Mutex::new(None));
     let kept = Arc::clone(&answer);
     let peer = Peer::anonymous("test".to_owned());
@@ -45,13 +45,13 @@ fn mutation<'a>(config_id: u64, items: impl Iterator<Item = &'a Bytes> + Clone) 
     encode_mutate(config_id, items).concat().into()
 }
 
-fn mutate(backend: &Backend, items: &[Bytes]) -> Vec<Outcome> {
+pub(super) fn mutate(backend: &Backend, items: &[Bytes]) -> Vec<Outcome> {
     let answer = call(backend, METHOD_MUTATE, mutation(ID, items.iter())).expect("well formed");
     let reply = MutateReply::decode(answer).expect("well formed");
     reply.outcomes(items.len()).expect("one for each")
 }
 
-fn set(backend: &Backend, key: &[u8], n: u64, len: usize) -> Outcome {
+pub(super) fn set(backend: &Backend, key: &[u8], n: u64, len: usize) -> Outcome {
     let value = value(key, version(n), len);
     mutate(backend, &[encode_item(key, version(n), Some(&value))])[0]
 }
@@ -61,7 +61,7 @@ fn erase(backend: &Backend, key: &[u8], n: u64) -> Outcome {
 }
 
 /// What a reader finds: from memory alone, but for keys whose bucket overflowed.
-fn read(backend: &Backend, key: &[u8]) -> Option<(Version, Vec<u8>)> {
+pub(super) fn read(backend: &Backend, key: &[u8]) -> Option<(Version, Vec<u8>)> {
     let hash = KeyHash::of(key);
     let mut bucket = [0; BUCKET_BYTES];
     backend.served().index.read(bucket_offset(hash.bucket(backend.config.buckets)), &mut bucket);
@@ -92,14 +92,14 @@ fn look_up(backend: &Backend, hashes: &[KeyHash]) -> Vec<Looked> {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Set { key: u8, version: u64, len: usize },
     Erase { key: u8, version: u64 },
     Pass { ms: u64 },
     Clear,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = 0_u8..40;
     let step = prop_oneof![
         10 => (key.clone(), 1_u64..200, 0_usize..5_000)

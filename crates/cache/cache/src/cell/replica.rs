@@ -37,6 +37,8 @@ pub(super) struct LiveReplica {
     is_filled: bool,
     /// When it last answered a read that took time (nanoseconds of the world's clock); 0: not yet.
     pub(super) answered_ns: AtomicU64,
+    /// Whether it goes by what clients have read, as far as is known.
+    pub(super) wants_touches: AtomicBool,
 }
 
 impl LiveReplica {
@@ -58,8 +60,8 @@ impl LiveReplica {
         }
         let can = connection.capabilities();
         let (buckets, is_filled) = (header.buckets, header.is_filled);
-        let answered_ns = AtomicU64::new(0);
-        let live = Self { connection, can, index, data, buckets, is_filled, answered_ns };
+        let (answered_ns, wants_touches) = (AtomicU64::new(0), AtomicBool::new(true));
+        let live = Self { connection, can, index, data, buckets, is_filled, answered_ns, wants_touches };
         live.agree_on(&header, number, cell, false).await?;
         Ok(live)
     }
@@ -274,6 +276,7 @@ pub(super) async fn keep_connected(
                     replica.suspect(env.now() + config.backoff_max);
                 }
                 replica.install(&live);
+                want_touches(&cell);
                 tried.send_replace(true);
                 moved.send_modify(|count| *count += 1);
                 let connected = env.now();
@@ -304,6 +307,13 @@ pub(super) async fn keep_connected(
     }
 }
 
+/// A connection is there that was not asked yet whether the backend goes by what clients have read.
+fn want_touches(cell: &Weak<CellShared>) {
+    if let Some(cell) = cell.upgrade() {
+        cell.want_touches();
+    }
+}
+
 async fn open_one(
     connector: &Arc<dyn Connector>,
     replica: &Replica,
@@ -330,6 +340,7 @@ async fn follow_moves(
             Some(Ok(next)) => {
                 live = Arc::new(next);
                 replica.install(&live);
+                want_touches(cell);
                 tracing::debug!(
                     backend = replica.number,
                     "cache backend followed to where its memory is now"

@@ -46,6 +46,8 @@ pub struct CellStats {
     pub updates_unknown: u64,
     /// Times that an update began again because another one of the same key came in between.
     pub update_retries: u64,
+    /// Keys that backends were told of as read, once for all of them.
+    pub touches: u64,
 }
 
 impl CellStats {
@@ -113,6 +115,7 @@ pub(super) struct Counters {
     pub(super) update_failures: StatCount,
     pub(super) updates_unknown: StatCount,
     pub(super) update_retries: StatCount,
+    pub(super) touches: StatCount,
 }
 
 impl Counters {
@@ -172,6 +175,7 @@ impl Counters {
             update_failures: self.update_failures.get(),
             updates_unknown: self.updates_unknown.get(),
             update_retries: self.update_retries.get(),
+            touches: self.touches.get(),
         }
     }
 }

@@ -20,13 +20,15 @@ pub(super) struct World {
     pub(super) cell: Cell,
 }
 
-fn config(mode: Mode, connections: Vec<Arc<dyn Connection>>) -> CellConfig {
+pub(super) fn config(mode: Mode, connections: Vec<Arc<dyn Connection>>) -> CellConfig {
     let mut config = CellConfig::new(ID, mode, Backends::connected(connections), 1);
     // On a busy machine nothing may fail for want of time, but where that is what the test is about.
     config.deadline = Duration::from_secs(60);
     config.connect_deadline = Duration::from_secs(60);
     config.hedge_after = Duration::from_millis(5);
     config.watch_slice = Duration::from_millis(5);
+    // Some tests count the CALLs.
+    config.touch_every = None;
     config
 }
 
@@ -124,6 +126,10 @@ pub(super) async fn filled(
 }
 
 impl World {
+    pub(super) fn env(&self) -> &Env {
+        &self.env
+    }
+
     /// Sets, and waits until all three replicas have it. Nothing else may be on its way to them.
     pub(super) async fn set_everywhere(&self, items: &[(Bytes, Bytes)]) {
         let before = self.carried_out();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tailwater_access::{AccessRequest, Authorizer, Denied, Peer};
-use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Mode};
+use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, EvictionPolicy, Mode};
 use tailwater_env::Env;
 use tailwater_memcached::{MemcachedConfig, MemcachedFront, MemcachedServer};
 use tailwater_rma::{Backing, Connection, LocalDoorbell, local};
@@ -46,6 +46,7 @@ pub async fn world(env: &Env, config: MemcachedConfig) -> World {
             buckets: 256,
             ttl: Duration::from_secs(3_600),
             eviction_at: 0.8,
+            eviction: EvictionPolicy::Lrm,
             config_id: ID,
             backing: Backing::Private,
         };

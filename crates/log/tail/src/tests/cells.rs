@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tailwater_cache::{
-    Backend, BackendConfig, BackendPlace, Backends, Cell, CellConfig, Connecting, Connector, Mode,
+    Backend, BackendConfig, BackendPlace, Backends, Cell, CellConfig, Connecting, Connector, EvictionPolicy,
+    Mode,
 };
 use tailwater_env::Env;
 use tailwater_rma::testing::{ConnectionHooks, Decorated, cut, scar_of};
@@ -95,6 +96,7 @@ fn backend(env: &Env, id: u64) -> (Arc<Backend>, LocalDoorbell) {
         buckets: 2_048,
         ttl: Duration::from_secs(60),
         eviction_at: 0.8,
+        eviction: EvictionPolicy::Lrm,
         config_id: id,
         backing: Backing::Private,
     };

@@ -10,9 +10,9 @@ use tailwater_cache::layout::{
     encode_item,
 };
 use tailwater_cache::protocol::{
-    ConfigureRequest, JoinRequest, LoadRequest, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE,
-    METHOD_JOIN, METHOD_LOAD, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, PromiseRequest,
-    ScanRequest, encode_mutate,
+    ConfigureRequest, JoinRequest, LoadRequest, LookupRequest, METHOD_ACCEPT, METHOD_CHANGES, METHOD_CLEAR,
+    METHOD_CONFIGURE, METHOD_JOIN, METHOD_LOAD, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN,
+    PromiseRequest, ScanRequest, encode_mutate,
 };
 use tailwater_cache::{Backend, BackendConfig, Configuration, Mode, Version};
 use tailwater_env::Env;
@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Buckets of a backend: few, so that they overflow.
 const BUCKETS: u64 = 2;
 /// Methods that there are, and one below and one above them that are none.
-const METHODS: u16 = METHOD_LOAD - METHOD_MUTATE + 3;
+const METHODS: u16 = METHOD_CHANGES - METHOD_MUTATE + 3;
 /// CALLs of one input.
 const CALLS_MAX: usize = 64;
 /// Where the first item begins in a MUTATE with items below 128 bytes, or of more: behind the configuration's

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_cache::{
-    Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connecting, Connector, Mode,
-    RefillConfig,
+    Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connecting, Connector,
+    EvictionPolicy, Mode, RefillConfig,
 };
 use tailwater_env::Env;
 use tailwater_rma::{Backing, LocalDoorbell};
@@ -110,6 +110,8 @@ pub(super) fn start_backend_of(
         buckets: shape.buckets,
         ttl: shape.ttl,
         eviction_at: 0.8,
+        // Whatever is told of reads changes nothing of what holds.
+        eviction: [EvictionPolicy::Lrm, EvictionPolicy::Lru, EvictionPolicy::S3Fifo][number % 3],
         config_id: 0,
         backing: Backing::Private,
     };

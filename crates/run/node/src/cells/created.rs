@@ -21,7 +21,7 @@ use super::rolled::CellRolls;
 use super::{CellDoors, CellError, CellWanted, addresses_of, connect, mode_of, options_of, owned, view_of};
 use crate::api::{CellRollView, CellView, CreateCell};
 use crate::backend::{CellKind, ServedBackend};
-use crate::config::{CellModeSetting, CellSection, Config};
+use crate::config::{CellModeSetting, CellSection, Config, EvictionSetting};
 
 /// Where what was asked for is, each below its cell's name.
 const PREFIX: &str = "cell/created/";
@@ -60,6 +60,8 @@ pub(super) struct CellRecord {
     value_bytes: u64,
     ttl_ms: u64,
     eviction_percent: u8,
+    #[serde(default)]
+    eviction: EvictionSetting,
 }
 
 impl CellRecord {
@@ -95,6 +97,7 @@ impl CellRecord {
             value_bytes: self.value_bytes,
             ttl_ms: self.ttl_ms,
             eviction_percent: self.eviction_percent,
+            eviction: self.eviction,
             ..CellSection::default()
         }
     }
@@ -299,6 +302,7 @@ fn record_of(asked: CreateCell) -> Result<(String, CellRecord), String> {
         value_bytes,
         ttl_ms,
         eviction_percent,
+        eviction,
     } = asked;
     Configuration::check_name(&name).map_err(|error| error.to_string())?;
     let replicas = mode_of(mode).replicas();
@@ -339,6 +343,7 @@ fn record_of(asked: CreateCell) -> Result<(String, CellRecord), String> {
         value_bytes: value_bytes.unwrap_or(defaults.value_bytes),
         ttl_ms: ttl_ms.unwrap_or(defaults.ttl_ms),
         eviction_percent: eviction_percent.unwrap_or(defaults.eviction_percent),
+        eviction: eviction.unwrap_or(defaults.eviction),
     };
     record.section().check_sizes("cell").map_err(|error| error.to_string())?;
     Ok((name, record))

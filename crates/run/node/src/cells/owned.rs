@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use tailwater_cache::limits::SEED_DEADLINE;
 use tailwater_cache::{Backend, BackendPlace, Cell, Configuration, Connecting, Connector, Mode};
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, MetaError, Op};
@@ -60,7 +61,7 @@ pub async fn begin(
         None => {
             // Another node may have begun it, or this one before its metadata was lost: what the backends hold is of
             // use.
-            let told = Cell::configuration_at(env, connector, &wanted.places()).await;
+            let told = Cell::configuration_at(env, connector, &wanted.places(), SEED_DEADLINE).await;
             if let Ok(told) =
                 told.as_ref().inspect_err(|why| tracing::debug!(cell = name, why, "a cell is new"))
                 && told.name == *name

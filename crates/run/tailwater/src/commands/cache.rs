@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::Value;
+use tailwater_cache::limits::SEED_DEADLINE;
 use tailwater_cache::{BackendPlace, Backends, Cell, CellConfig, Configuration, LookupWay, Version};
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
@@ -21,6 +22,7 @@ use tailwater_rma::Address;
 use tailwater_tls::{Acceptor, Certificates, ClientCertificates, Dialer, DialerConfig, TlsConfig};
 
 use self::rights::BackendRights;
+use super::cell::EvictionArg;
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format, ListArgs};
 use crate::values;
@@ -41,7 +43,7 @@ pub enum Command {
     /// Set a key to a value in a cell, and wait until a quorum of its replicas has it.
     Set {
         #[command(flatten)]
-        seeds: Seeds,
+        asked: AskedCell,
         /// The key.
         key: String,
         /// The value.
@@ -55,7 +57,7 @@ pub enum Command {
     /// It ends with status 1 where there is none, and with 3 where nothing can be said: there may be a value.
     Get {
         #[command(flatten)]
-        seeds: Seeds,
+        asked: AskedCell,
         /// The key.
         key: String,
         /// The way to ask the replicas. `auto` chooses by transport and size. `two` asks two, and the third if they
@@ -71,7 +73,7 @@ pub enum Command {
     /// Set a key to a value if the key is at a version, or if it has no value.
     Cas {
         #[command(flatten)]
-        seeds: Seeds,
+        asked: AskedCell,
         /// The key.
         key: String,
         /// The value.
@@ -90,24 +92,40 @@ pub enum Command {
     #[command(visible_alias = "rm")]
     Delete {
         #[command(flatten)]
-        seeds: Seeds,
+        asked: AskedCell,
         /// The key.
         key: String,
     },
     /// Give a key's value another time to live from now on.
     Touch {
         #[command(flatten)]
-        seeds: Seeds,
+        asked: AskedCell,
         /// The key.
         key: String,
         /// Time after which the key has no value any more. 0: it keeps it as long as the cell has room.
         #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
         ttl_ms: u64,
     },
+    /// Print the values of some keys, and each one again when it changes, whoever changes it.
+    ///
+    /// It goes on until it is interrupted. A key that two of three backends can't tell of is looked up again.
+    Follow {
+        #[command(flatten)]
+        asked: AskedCell,
+        /// The keys.
+        #[arg(required = true)]
+        keys: Vec<String>,
+        /// End after so many values.
+        #[arg(short = 'n', long, value_name = "N", value_parser = values::number::<u64>(1..=u64::MAX))]
+        count: Option<u64>,
+        /// Form of the output. JSON has the version, and the time at which the value expires.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
     /// Show the contents and counters of a cell's backends.
     Stats {
         #[command(flatten)]
-        seeds: Seeds,
+        asked: AskedCell,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -117,7 +135,7 @@ pub enum Command {
     /// One-sided reads leave no trace at a backend. The node's `/metrics` counts the node's own reads.
     Top {
         #[command(flatten)]
-        seeds: Seeds,
+        asked: AskedCell,
         /// Time between two looks.
         #[arg(long, value_name = "MS", value_parser = values::number::<u64>(100..=3_600_000), default_value = "1000")]
         every_ms: u64,
@@ -175,9 +193,13 @@ pub struct ServeArgs {
     /// How long a value is kept that is not written again. By default as in a node's own backend.
     #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
     ttl_ms: Option<u64>,
-    /// How full the backend may get, in percent, before it evicts the value that was not written for longest.
+    /// How full the backend may get, in percent, before it evicts values.
     #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
     eviction_percent: Option<u8>,
+    /// Which values it evicts: `lrm` for the one that was not written for longest, `lru` for the one that was neither
+    /// written nor read for longest, `s3-fifo` for those that were only written before those that were read.
+    #[arg(long, value_enum, default_value_t = EvictionArg::Lrm)]
+    eviction: EvictionArg,
     /// Threads that answer one-sided reads over TCP. 0 is one for each core but one.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::number::<usize>(0..=1_024))]
     engines: usize,
@@ -199,34 +221,48 @@ pub struct Seeds {
     seed: Vec<Address>,
 }
 
+/// Which cell, and how long it has.
+#[derive(clap::Args)]
+pub struct AskedCell {
+    #[command(flatten)]
+    seeds: Seeds,
+    /// Time for the operation, and before it for connecting to the backends. A backend that does not answer may hold
+    /// the command up for as long.
+    #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1..=3_600_000), default_value = "1000")]
+    deadline_ms: u64,
+}
+
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(args) => serve(*args),
         Command::Ls(ListArgs { output }) => super::cell::list(server, output),
-        Command::Set { seeds, key, value, ttl_ms } => {
-            in_cell(server, &seeds, async |cell| keys::set(cell, key, value, ttl_ms).await)
+        Command::Set { asked, key, value, ttl_ms } => {
+            in_cell(server, &asked, async |cell| keys::set(cell, key, value, ttl_ms).await)
         }
-        Command::Get { seeds, key, lookup, output } => {
-            in_cell(server, &seeds, async |cell| keys::get(cell.with_lookup(lookup), key, output).await)
+        Command::Get { asked, key, lookup, output } => {
+            in_cell(server, &asked, async |cell| keys::get(cell.with_lookup(lookup), key, output).await)
         }
-        Command::Cas { seeds, key, value, at, absent, ttl_ms } => {
+        Command::Cas { asked, key, value, at, absent, ttl_ms } => {
             anyhow::ensure!(
                 absent || at.is_some(),
                 "say what the key has to hold now: --at VERSION, or --absent"
             );
-            in_cell(server, &seeds, async |cell| keys::cas(cell, key, value, at, ttl_ms).await)
+            in_cell(server, &asked, async |cell| keys::cas(cell, key, value, at, ttl_ms).await)
         }
-        Command::Delete { seeds, key } => in_cell(server, &seeds, async |cell| keys::delete(cell, key).await),
-        Command::Touch { seeds, key, ttl_ms } => {
-            in_cell(server, &seeds, async |cell| keys::touch(cell, key, ttl_ms).await)
+        Command::Delete { asked, key } => in_cell(server, &asked, async |cell| keys::delete(cell, key).await),
+        Command::Touch { asked, key, ttl_ms } => {
+            in_cell(server, &asked, async |cell| keys::touch(cell, key, ttl_ms).await)
         }
-        Command::Stats { seeds, output } => {
-            in_cell(server, &seeds, async |cell| keys::stats(cell, output).await)
+        Command::Follow { asked, keys, count, output } => {
+            in_cell(server, &asked, async |cell| keys::follow(cell, keys, count, output).await)
         }
-        Command::Top { seeds, every_ms, count, output } => {
+        Command::Stats { asked, output } => {
+            in_cell(server, &asked, async |cell| keys::stats(cell, output).await)
+        }
+        Command::Top { asked, every_ms, count, output } => {
             let every = Duration::from_millis(every_ms);
-            in_cell(server, &seeds, async |cell| top::run(cell, every, count, output).await)
+            in_cell(server, &asked, async |cell| top::run(cell, every, count, output).await)
         }
         Command::Clear { cell } => {
             let _: CellView = server.post(&format!("/v1/cells/{}/clear", escaped(&cell)), &Value::Null)?;
@@ -253,21 +289,27 @@ pub(super) fn in_named_cell<T>(
     then: impl AsyncFnOnce(Cell) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let seeds = Seeds { cell: Some(name.to_owned()), seed: Vec::new() };
-    in_cell_with(server, &seeds, |config| config.deadline = deadline, then)
+    in_cell_with(server, &seeds, SEED_DEADLINE, |config| config.deadline = deadline, then)
 }
 
 /// Connects to the cell that is meant.
 fn in_cell(
     server: &Server,
-    seeds: &Seeds,
+    asked: &AskedCell,
     then: impl AsyncFnOnce(Cell) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    in_cell_with(server, seeds, |_| (), then)
+    let deadline = Duration::from_millis(asked.deadline_ms);
+    let change = |config: &mut CellConfig| {
+        config.deadline = deadline;
+        config.connect_deadline = deadline;
+    };
+    in_cell_with(server, &asked.seeds, deadline.max(SEED_DEADLINE), change, then)
 }
 
 fn in_cell_with<T>(
     server: &Server,
     seeds: &Seeds,
+    seed_deadline: Duration,
     change: impl FnOnce(&mut CellConfig),
     then: impl AsyncFnOnce(Cell) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
@@ -280,9 +322,11 @@ fn in_cell_with<T>(
         let places: Vec<_> = addresses.into_iter().map(place).collect();
         let connector = Backends::by_address_with(&env, server.dialer(&env)?);
         let client_id = env.random_u64() as u32;
-        let cell = Cell::at_seeds(&env, connector, &places, client_id, change).await;
-        let cell = cell.map_err(|why| anyhow::anyhow!("no backend of the cell can be asked: {why}"))?;
-        then(cell).await
+        let told = Cell::configuration_at(&env, &*connector, &places, seed_deadline).await;
+        let told = told.map_err(|why| anyhow::anyhow!("no backend of the cell can be asked: {why}"))?;
+        let mut config = CellConfig::of(told, connector, client_id);
+        change(&mut config);
+        then(Cell::connect(&env, config).await?).await
     })
 }
 
@@ -309,6 +353,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         value_bytes,
         ttl_ms,
         eviction_percent,
+        eviction,
         engines,
         log,
     } = args;
@@ -345,6 +390,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         value_bytes: value_bytes.unwrap_or(default.value_bytes),
         ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
         eviction_percent: eviction_percent.unwrap_or(default.eviction_percent),
+        eviction: eviction.setting().policy(),
         tcp,
         tls: Acceptor::plain(),
         unix,

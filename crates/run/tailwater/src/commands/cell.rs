@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
-use tailwater_node::CellModeSetting;
 use tailwater_node::api::{
     CellPlaceView, CellView, CreateCell, DrainCell, ResizeCell, RestoreCell, RollCell,
 };
+use tailwater_node::{CellModeSetting, EvictionSetting};
 
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format, ListArgs};
@@ -57,10 +57,14 @@ pub enum Command {
         /// How long such a backend keeps a value that is not written again. By default 60000.
         #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
         ttl_ms: Option<u64>,
-        /// How full such a backend may get, in percent, before it evicts the value that was not written for longest. By
-        /// default 80.
+        /// How full such a backend may get, in percent, before it evicts values. By default 80.
         #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
         eviction_percent: Option<u8>,
+        /// Which values such a backend evicts: `lrm` for the one that was not written for longest, `lru` for the one
+        /// that was neither written nor read for longest, `s3-fifo` for those that were only written before those that
+        /// were read. By default `lrm`.
+        #[arg(long, value_enum)]
+        eviction: Option<EvictionArg>,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -71,9 +75,11 @@ pub enum Command {
     Load {
         /// The cell's name.
         name: String,
-        /// A directory, or a file. Each file below the directory is a value, and its path there is the key. Each line
-        /// of the file is a key, a tab and a value.
-        #[arg(long, value_name = "DIR|FILE")]
+        /// A directory, a file or an object store. Each file below the directory is a value, and its path there is the
+        /// key. Each line of the file is a key, a tab and a value. Each object below `s3://BUCKET/PREFIX`,
+        /// `gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX` is a value, and its name there is the key. Credentials come
+        /// from the environment, as in AWS_ACCESS_KEY_ID.
+        #[arg(long, value_name = "DIR|FILE|URL")]
         from: PathBuf,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -174,6 +180,29 @@ impl ModeArg {
     }
 }
 
+/// Which values a backend evicts.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub enum EvictionArg {
+    /// That which was not written for longest.
+    Lrm,
+    /// That which was neither written nor read for longest.
+    Lru,
+    /// What was only written goes before what was read.
+    #[value(name = "s3-fifo")]
+    S3Fifo,
+}
+
+impl EvictionArg {
+    /// The same as a node has it.
+    pub fn setting(self) -> EvictionSetting {
+        match self {
+            EvictionArg::Lrm => EvictionSetting::Lrm,
+            EvictionArg::Lru => EvictionSetting::Lru,
+            EvictionArg::S3Fifo => EvictionSetting::S3Fifo,
+        }
+    }
+}
+
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
@@ -188,6 +217,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             value_bytes,
             ttl_ms,
             eviction_percent,
+            eviction,
             output,
         } => {
             anyhow::ensure!(
@@ -205,6 +235,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 value_bytes,
                 ttl_ms,
                 eviction_percent,
+                eviction: eviction.map(EvictionArg::setting),
             };
             let created: CellView = server.post("/v1/cells", &create)?;
             match output {

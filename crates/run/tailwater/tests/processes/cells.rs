@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::{Node, Process, free_port, in_time, tailwater, wait_for};
+use crate::support::{Follower, Node, Process, TIME_ENOUGH, free_port, tailwater, wait_for};
 
 fn described(node: &Node, cell: &str) -> Value {
     serde_json::from_str(&node.run(&["cell", "describe", cell, "-o", "json"])).expect("JSON")
@@ -13,7 +13,7 @@ fn described(node: &Node, cell: &str) -> Value {
 
 /// A command that needs no node, but a cell.
 fn alone(args: &[&str]) -> (bool, String) {
-    let output = in_time(|| tailwater().args(args).output().expect("it runs"));
+    let output = tailwater().args(args).args(TIME_ENOUGH).output().expect("it runs");
     let told = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&told).into_owned())
 }
@@ -70,6 +70,25 @@ fn a_cell_that_was_created_is_used_by_who_knows_one_of_its_backends_and_is_there
     assert!(["data", "metadata", "tiles"].iter().all(|cell| listed.contains(cell)), "{listed}");
 }
 
+#[test]
+fn a_command_that_follows_a_key_prints_its_value_each_time_that_somebody_changes_it() {
+    let (_dir, node) = Node::start_anew();
+    let create = ["--backends", "3", "--mode", "r3.2", "--capacity-bytes", "1048576"];
+    node.run(&[&["cell", "create", "tiles"], &create[..]].concat());
+    wait_for("all of its backends", || (described(&node, "tiles")["live"] == 3).then_some(()));
+    let follow = [&["cache", "follow", "--cell", "tiles", "tea", "coffee"], &TIME_ENOUGH[..]].concat();
+    let follower = Follower::of(&mut node.command(&follow));
+    let mut first = [follower.next(), follower.next()];
+    first.sort();
+    assert_eq!(first, ["coffee has no value", "tea has no value"]);
+    for value in ["1", "2"] {
+        node.run_in_time(&["cache", "set", "--cell", "tiles", "tea", value]);
+        assert_eq!(follower.next(), format!("tea = {value}"));
+    }
+    node.run(&["cache", "clear", "tiles"]);
+    assert_eq!(follower.next(), "tea has no value");
+}
+
 fn start_backend(socket: &Path) -> Process {
     let mut command = tailwater();
     command.args(["cache", "serve", "--cell", "tiles", "--capacity-bytes", "1048576", "--unix"]).arg(socket);
@@ -102,27 +121,28 @@ fn every_way_to_look_up_gets_a_value_over_tcp_while_one_of_three_backends_is_sto
     wait_for("the node to reach them", || (described(&node, "far")["live"] == 3).then_some(()));
     set(&addresses[0], "tea", "1");
     let ways = ["auto", "two", "all", "2xr", "scar", "call"];
-    let run = |way: &str, key: &str| {
+    let run = |way: &str, key: &str, more: &[&str]| {
         let args = ["cache", "get", "--seed", &addresses[0], "--lookup", way, key];
-        tailwater().args(args).output().expect("it runs")
-    };
-    let told = |output: std::process::Output| {
+        let output = tailwater().args(args).args(more).output().expect("it runs");
         let told = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8_lossy(&told).into_owned())
     };
-    let get_in_time = |way: &str, key: &str| told(in_time(|| run(way, key)));
     for way in ways {
-        assert_eq!(get_in_time(way, "tea"), (Some(0), "1\n".to_owned()), "{way}");
-        assert_eq!(get_in_time(way, "coffee").0, Some(1), "{way}");
+        assert_eq!(run(way, "tea", &TIME_ENOUGH), (Some(0), "1\n".to_owned()), "{way}");
+        assert_eq!(run(way, "coffee", &TIME_ENOUGH).0, Some(1), "{way}");
     }
     backends[2].signal(rustix::process::Signal::STOP);
     for way in ways {
-        assert_eq!(get_in_time(way, "tea"), (Some(0), "1\n".to_owned()), "{way}");
+        // The one that is stopped holds each command up for the time that it has, which is the default.
+        let (_, told) = wait_for("a command that had time enough", || {
+            Some(run(way, "tea", &[])).filter(|(status, _)| *status == Some(0))
+        });
+        assert_eq!(told, "1\n", "{way}");
     }
     backends[1].signal(rustix::process::Signal::STOP);
-    let (status, why) = told(run("all", "tea"));
+    let (status, why) = run("all", "tea", &[]);
     assert_eq!(status, Some(3), "nothing can be said: {why}");
-    assert!(told(run("three", "tea")).1.contains("use one of auto, two, all, 2xr, scar, call"));
+    assert!(run("three", "tea", &[]).1.contains("use one of auto, two, all, 2xr, scar, call"));
 }
 
 #[test]
@@ -225,6 +245,10 @@ fn what_a_cell_does_is_in_the_node_s_series_and_in_cache_top() {
     assert_eq!(node.metric(retries), Some(0.0));
     assert!(series("updates").or(series("sets")).is_some());
     assert_eq!(node.metric("tailwater_backend_dirty{cell=\"memcached\"}"), Some(0.0));
+    // A cell of memcached's keeps what is read, which the node tells it in the background.
+    wait_for("the backend to be told of a read", || {
+        node.metric("tailwater_backend_touches_total{cell=\"memcached\"}").filter(|touches| *touches >= 1.0)
+    });
 
     let told =
         node.run(&["cache", "top", "--cell", "memcached", "--every-ms", "100", "-n", "2", "-o", "json"]);

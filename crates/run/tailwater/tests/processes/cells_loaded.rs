@@ -96,6 +96,39 @@ fn numbers_of_no_load_are_refused(node: &Node, generation: u64) {
     }
 }
 
+#[cfg(feature = "cold")]
+#[test]
+fn a_cell_is_loaded_from_an_s3_server_and_keeps_what_it_has_if_nothing_lies_there() {
+    use crate::cold::{S3, s3_environment};
+
+    let (dir, node) = Node::start_anew();
+    let port = crate::support::free_port();
+    let server = S3::start(dir.path(), port);
+    node.run(&["cell", "create", "roads", "--backends", "2", "--mode", "r2-immutable"]);
+    let load = |url: &str| {
+        let mut command = node.command(&["cell", "load", "roads", "--from", url]);
+        let (loaded, out, why) = crate::support::told(command.envs(s3_environment(port)), "");
+        (loaded, out + &why)
+    };
+    // Besides values there is what some programs put for a folder.
+    (0..50).for_each(|n| server.put(&format!("corpus/north/{n}"), &format!("road {n}")));
+    server.put("corpus/north/", "");
+    server.put("corpus/empty", "");
+    server.put("corpus-of-others/a", "another one's");
+    let (loaded, told) = load("s3://bucket/corpus");
+    assert!(loaded && told.starts_with("cell roads has 51 keys of "), "{told}");
+    assert_eq!((get(&node, "north/0"), get(&node, "north/49")), ("road 0".to_owned(), "road 49".to_owned()));
+    assert_eq!(get(&node, "empty"), "");
+    let (loaded, told) = load("s3://bucket/corpora");
+    assert!(!loaded && told.contains("no object lies below s3://bucket/corpora"), "{told}");
+    let (loaded, told) = load("s3://basket/corpus");
+    assert!(!loaded && told.contains("s3://basket/corpus can't be read"), "{told}");
+    server.put("corpus/large", &"x".repeat((1 << 20) + 1));
+    let (loaded, told) = load("s3://bucket/corpus");
+    assert!(!loaded && told.contains("large has 1048577 bytes, and a value has 1048576 at most"), "{told}");
+    assert_eq!(get(&node, "north/17"), "road 17");
+}
+
 fn start_backend(socket: &Path) -> Process {
     let mut command = tailwater();
     command.args(["cache", "serve", "--cell", "roads", "--capacity-bytes", "8388608", "--unix"]).arg(socket);

@@ -153,7 +153,7 @@ fn a_node_without_its_cold_storage_says_what_is_missing() {
 
 /// An S3 server in memory, with one bucket.
 #[cfg(feature = "cold")]
-struct S3 {
+pub struct S3 {
     process: Process,
     port: u16,
     log: std::path::PathBuf,
@@ -169,7 +169,7 @@ fn s3(args: &[&str]) -> std::process::Command {
 
 #[cfg(feature = "cold")]
 impl S3 {
-    fn start(dir: &Path, port: u16) -> Self {
+    pub fn start(dir: &Path, port: u16) -> Self {
         assert!(s3(&["install"]).status().expect("it runs").success(), "it can't be installed: see above");
         let log = dir.join("s3.log");
         let process = Process::start(&mut s3(&["run", &port.to_string()]), &log);
@@ -177,6 +177,12 @@ impl S3 {
         let bucket = format!("http://127.0.0.1:{port}/bucket");
         wait_for("the S3 server to answer", || ureq::put(&bucket).send_empty().ok());
         server
+    }
+
+    /// Puts an object into the bucket.
+    pub fn put(&self, name: &str, bytes: &str) {
+        let url = format!("http://127.0.0.1:{}/bucket/{name}", self.port);
+        ureq::put(&url).send(bytes).expect("it takes it");
     }
 
     /// What is in the bucket.
@@ -187,11 +193,10 @@ impl S3 {
     }
 }
 
+/// What clients of that server have in their environment.
 #[cfg(feature = "cold")]
-fn s3_environment(port: u16) -> Vec<(&'static str, String)> {
+pub fn s3_environment(port: u16) -> Vec<(&'static str, String)> {
     vec![
-        ("TAILWATER_COLD__URL", "s3://bucket/some/prefix".to_owned()),
-        ("TAILWATER_COLD__SWEEP_MS", "1000".to_owned()),
         ("AWS_ENDPOINT", format!("http://127.0.0.1:{port}")),
         ("AWS_ALLOW_HTTP", "true".to_owned()),
         ("AWS_REGION", "us-east-1".to_owned()),
@@ -205,7 +210,14 @@ fn s3_environment(port: u16) -> Vec<(&'static str, String)> {
 fn segments_leave_for_an_s3_server_that_comes_late_and_are_read_there_removed_and_restored_over_kills() {
     let dir = tempfile::tempdir().expect("a directory");
     let port = free_port();
-    let environment = s3_environment(port);
+    let environment = [
+        vec![
+            ("TAILWATER_COLD__URL", "s3://bucket/some/prefix".to_owned()),
+            ("TAILWATER_COLD__SWEEP_MS", "1000".to_owned()),
+        ],
+        s3_environment(port),
+    ]
+    .concat();
     let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, &**value)).collect();
     let mut node = node(dir.path(), &environment);
     node.run(&["stream", "create", "early", "--cold", "--cold-after-ms", "0", "--segment-bytes", "20000"]);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Node, Process, free_port, in_time, tailwater, told, wait_for};
+use crate::support::{Node, Process, TIME_ENOUGH, free_port, tailwater, told, wait_for};
 
 /// A node that speaks it, and where.
 fn node(dir: &tempfile::TempDir, flags: &[&str]) -> (Node, String) {
@@ -121,15 +121,16 @@ fn clients_that_have_to_log_in_are_told_nothing_before() {
 fn commands_exchange_delete_and_touch_keys() {
     let dir = tempfile::tempdir().expect("a directory");
     let (node, _) = node(&dir, &["--memcached-cell", "tea"]);
-    let run = |args: &[&str]| node.output(&[&["cache", args[0], "--cell", "tea"], &args[1..]].concat(), b"");
+    let run = |args: &[&str]| {
+        node.output(&[&["cache", args[0], "--cell", "tea"], &args[1..], &TIME_ENOUGH].concat(), b"")
+    };
     let cache = |args: &[&str]| {
-        // An exchange that came too late may have been made.
-        let output = if args[0] == "cas" { run(args) } else { in_time(|| run(args)) };
+        let output = run(args);
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text")
     };
     let failing = |args: &[&str]| {
-        let output = in_time(|| run(args));
+        let output = run(args);
         assert!(!output.status.success(), "{args:?} should fail");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };

@@ -1,12 +1,20 @@
 //! What commands do with single keys of a cell.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
 use anyhow::Context;
 use bytes::Bytes;
 use serde::Serialize;
-use tailwater_cache::{CasError, Cell, ItemExtras, Lookup, Mode, Version};
+use serde_json::json;
+use tailwater_cache::layout::KeyHash;
+use tailwater_cache::{CasError, Cell, CellNews, ItemExtras, Lookup, Mode, Version};
 use tailwater_env::Env;
 
 use crate::output::{self, Format};
+
+/// The pause before a key is looked up again of which nothing could be said.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A value as it is printed.
 #[derive(Serialize)]
@@ -17,6 +25,18 @@ struct KeyView {
     /// Milliseconds since the Unix epoch; none: it does not expire.
     expires_ms: Option<u64>,
     tag: u64,
+}
+
+impl KeyView {
+    fn of(key: String, value: &[u8], version: Version, extras: ItemExtras) -> Self {
+        Self {
+            key,
+            value: String::from_utf8_lossy(value).into_owned(),
+            version: version.to_string(),
+            expires_ms: Some(extras.expires_ms).filter(|expires_ms| *expires_ms != 0),
+            tag: extras.tag,
+        }
+    }
 }
 
 /// What a backend tells of itself.
@@ -75,21 +95,73 @@ pub(super) async fn set(cell: Cell, key: String, value: String, ttl_ms: u64) -> 
 pub(super) async fn get(cell: Cell, key: String, form: Format) -> anyhow::Result<()> {
     let lookups = cell.get_consistent(&[key.clone().into()]).await;
     match lookups.into_iter().next().context("no answer to one GET")? {
-        Lookup::Hit { value, version, extras } => {
-            let value = String::from_utf8_lossy(&value).into_owned();
-            match form {
-                Format::Table => output::print(&value),
-                Format::Json => output::print_json(&KeyView {
-                    key,
-                    value,
-                    version: version.to_string(),
-                    expires_ms: Some(extras.expires_ms).filter(|expires_ms| *expires_ms != 0),
-                    tag: extras.tag,
-                }),
-            }
-        }
+        Lookup::Hit { value, version, extras } => match form {
+            Format::Table => output::print(&String::from_utf8_lossy(&value)),
+            Format::Json => output::print_json(&KeyView::of(key, &value, version, extras)),
+        },
         Lookup::Miss => anyhow::bail!("the cell has no value for {key}"),
         Lookup::Failed(why) => Err(why).context(format!("{key} can't be got")),
+    }
+}
+
+/// Prints the values of keys, and each again that has changed, as often as `count` says.
+pub(super) async fn follow(
+    cell: Cell,
+    keys: Vec<String>,
+    count: Option<u64>,
+    form: Format,
+) -> anyhow::Result<()> {
+    let env = Env::real();
+    let mut follower = cell.follow();
+    // What was printed of each key; and those of which nothing could be said yet.
+    let mut printed: BTreeMap<String, Option<Version>> = BTreeMap::new();
+    let mut open: BTreeSet<String> = BTreeSet::new();
+    let mut prints = 0;
+    loop {
+        let news = match open.is_empty() {
+            true => Some(follower.next().await),
+            false => env.timeout(LOOK_AGAIN, follower.next()).await,
+        };
+        match news {
+            Some(CellNews::Everything) => open.extend(keys.iter().cloned()),
+            Some(CellNews::Keys(hashes)) => {
+                open.extend(keys.iter().filter(|key| hashes.contains(&KeyHash::of(key.as_bytes()))).cloned());
+            }
+            None => {}
+        }
+        let looked: Vec<String> = std::mem::take(&mut open).into_iter().collect();
+        let wanted: Vec<Bytes> = looked.iter().map(|key| key.clone().into()).collect();
+        for (key, lookup) in looked.into_iter().zip(cell.get_consistent(&wanted).await) {
+            let version = match &lookup {
+                Lookup::Hit { version, .. } => Some(*version),
+                Lookup::Miss => None,
+                Lookup::Failed(_) => {
+                    open.insert(key);
+                    continue;
+                }
+            };
+            if printed.insert(key.clone(), version) == Some(version) {
+                continue;
+            }
+            print_followed(key, lookup, form)?;
+            prints += 1;
+            if count == Some(prints) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn print_followed(key: String, lookup: Lookup, form: Format) -> anyhow::Result<()> {
+    match (lookup, form) {
+        (Lookup::Hit { value, .. }, Format::Table) => {
+            output::print(&format!("{key} = {}", String::from_utf8_lossy(&value)))
+        }
+        (_, Format::Table) => output::print(&format!("{key} has no value")),
+        (Lookup::Hit { value, version, extras }, Format::Json) => {
+            output::print_json(&KeyView::of(key, &value, version, extras))
+        }
+        (_, Format::Json) => output::print_json(&json!({ "key": key, "value": null })),
     }
 }
 

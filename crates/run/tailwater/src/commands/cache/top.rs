@@ -28,6 +28,10 @@ struct BackendRates {
     copied_per_s: f64,
     /// The age of what was evicted last; none if nothing was.
     evicted_age_s: Option<f64>,
+    /// How long ago that had been set or read, as far as clients tell.
+    evicted_unused_s: Option<f64>,
+    /// Values that clients told of as read.
+    touches_per_s: f64,
     unfilled_buckets: u64,
     /// Keys of which the last comparison with others found that something had been missed.
     dirty: u64,
@@ -53,12 +57,14 @@ impl BackendRates {
             expired_per_s: rate(|of| of.expired),
             copied_per_s: rate(|of| of.copied),
             evicted_age_s: (now.evicted > 0).then_some(now.evicted_age_ms as f64 / 1_000.0),
+            evicted_unused_s: (now.evicted > 0).then_some(now.evicted_unused_ms as f64 / 1_000.0),
+            touches_per_s: rate(|of| of.touches),
             unfilled_buckets: now.unfilled_buckets,
             dirty: now.dirty,
         }
     }
 
-    fn row(&self) -> [String; 12] {
+    fn row(&self) -> [String; 13] {
         let full = self.live_bytes as f64 / self.capacity_bytes.max(1) as f64 * 100.0;
         let state = match (self.unfilled_buckets, self.dirty) {
             (0, 0) => "whole".to_owned(),
@@ -73,6 +79,7 @@ impl BackendRates {
             self.erases_per_s.to_string(),
             self.superseded_per_s.to_string(),
             self.lookups_per_s.to_string(),
+            self.touches_per_s.to_string(),
             self.evicted_per_s.to_string(),
             self.evicted_age_s.map_or_else(|| "-".to_owned(), |age| format!("{age:.1} s")),
             self.expired_per_s.to_string(),
@@ -117,6 +124,7 @@ fn show(cell: &Cell, rates: &[BackendRates]) -> anyhow::Result<()> {
         "ERASES/s",
         "REFUSED/s",
         "CALLED/s",
+        "TOUCHED/s",
         "EVICTED/s",
         "AT AGE",
         "EXPIRED/s",

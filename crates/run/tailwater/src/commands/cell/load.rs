@@ -1,5 +1,8 @@
-//! `tailwater cell load`: all that a cell holds, out of a directory or a file.
+//! `tailwater cell load`: all that a cell holds, out of a directory, a file or an object store.
 #![allow(clippy::disallowed_methods)] // It reads its user's files.
+
+#[cfg(feature = "cold")]
+mod objects;
 
 use std::collections::VecDeque;
 use std::fs;
@@ -32,8 +35,9 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Loads a cell, and waits until that is read.
 pub fn run(server: &Server, name: &str, from: &Path, form: Format) -> anyhow::Result<()> {
     // Before the cell is asked for anything.
-    let corpus = Corpus::open(from)?;
+    let mut corpus = Corpus::open(from)?;
     let (loaded, generation, config_id) = cache::in_named_cell(server, name, DEADLINE, async |cell| {
+        corpus.begin().await?;
         let mut load = cell.begin_load().await?;
         let loaded = fill(&mut load, corpus).await?;
         let (generation, config_id) = (load.generation(), load.config_id());
@@ -62,12 +66,11 @@ struct LoadCount {
     bytes: u64,
 }
 
-async fn fill(load: &mut CellLoad, corpus: Corpus) -> anyhow::Result<LoadCount> {
+async fn fill(load: &mut CellLoad, mut corpus: Corpus) -> anyhow::Result<LoadCount> {
     let mut loaded = LoadCount::default();
     let mut batch = Vec::new();
     let mut batch_bytes = 0;
-    for item in corpus {
-        let (key, value) = item?;
+    while let Some((key, value)) = corpus.next().await? {
         batch_bytes += key.len() + value.len();
         loaded.keys += 1;
         loaded.bytes += (key.len() + value.len()) as u64;
@@ -84,12 +87,29 @@ async fn fill(load: &mut CellLoad, corpus: Corpus) -> anyhow::Result<LoadCount> 
 
 /// Keys and values, one after another.
 enum Corpus {
-    Files { root: PathBuf, open: VecDeque<PathBuf> },
-    Lines { path: PathBuf, lines: BufReader<fs::File>, number: u64 },
+    Files {
+        root: PathBuf,
+        open: VecDeque<PathBuf>,
+    },
+    Lines {
+        path: PathBuf,
+        lines: BufReader<fs::File>,
+        number: u64,
+    },
+    #[cfg(feature = "cold")]
+    Objects(objects::CorpusObjects),
 }
 
 impl Corpus {
     fn open(from: &Path) -> anyhow::Result<Self> {
+        let url = from.to_str().filter(|from| from.contains("://"));
+        let from = match url {
+            None => from,
+            Some(url) => match url.strip_prefix("file://") {
+                Some(path) => Path::new(path),
+                None => return Self::of_url(url),
+            },
+        };
         let told = || format!("{} can't be read", from.display());
         let metadata = fs::metadata(from).with_context(told)?;
         if metadata.is_dir() {
@@ -97,6 +117,36 @@ impl Corpus {
         }
         let lines = BufReader::new(fs::File::open(from).with_context(told)?);
         Ok(Self::Lines { path: from.to_owned(), lines, number: 0 })
+    }
+
+    #[cfg(feature = "cold")]
+    fn of_url(url: &str) -> anyhow::Result<Self> {
+        Ok(Self::Objects(objects::CorpusObjects::of(url)))
+    }
+
+    #[cfg(not(feature = "cold"))]
+    fn of_url(url: &str) -> anyhow::Result<Self> {
+        let left_out = crate::commands::left_out::run("client of object stores", "cold");
+        Err(left_out.expect_err("it says so")).context(format!("{url} names an object store"))
+    }
+
+    /// Makes sure that there is something to read from.
+    async fn begin(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Files { .. } | Self::Lines { .. } => Ok(()),
+            #[cfg(feature = "cold")]
+            Self::Objects(objects) => objects.begin().await,
+        }
+    }
+
+    /// The next key with its value.
+    async fn next(&mut self) -> anyhow::Result<Option<(Bytes, Bytes)>> {
+        match self {
+            Self::Files { root, open } => Self::next_file(root, open),
+            Self::Lines { path, lines, number } => Self::next_line(path, lines, number),
+            #[cfg(feature = "cold")]
+            Self::Objects(objects) => objects.next().await,
+        }
     }
 
     /// The next file below the directory.
@@ -136,16 +186,5 @@ impl Corpus {
             format!("line {number} of {} has no tab: a line is a key, a tab and its value", path.display())
         })?;
         Ok(Some((Bytes::copy_from_slice(&line[..tab]), Bytes::copy_from_slice(&line[tab + 1..]))))
-    }
-}
-
-impl Iterator for Corpus {
-    type Item = anyhow::Result<(Bytes, Bytes)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match self {
-            Self::Files { root, open } => Self::next_file(root, open).transpose(),
-            Self::Lines { path, lines, number } => Self::next_line(path, lines, number).transpose(),
-        }
     }
 }

@@ -402,11 +402,9 @@ impl Node {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// The same of one that has half a second for a cell ([`in_time`]).
+    /// The same of a command about keys of a cell, which has [`TIME_ENOUGH`].
     pub fn run_in_time(&self, args: &[&str]) -> String {
-        let output = in_time(|| self.output(args, b""));
-        assert!(output.status.success(), "tailwater {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).expect("text")
+        self.run(&[args, &TIME_ENOUGH].concat())
     }
 
     /// Runs a command that must fail; its standard error.
@@ -469,17 +467,8 @@ pub fn run(command: &mut Command, input: &[u8]) -> Output {
     output
 }
 
-/// Runs a command that has half a second for its cell, until a busy machine has left it that; how it ended then.
-pub fn in_time(mut run: impl FnMut() -> Output) -> Output {
-    const LATE: [&str; 4] =
-        ["it is not known whether", "may not be set", "can't be got", "does not answer in time"];
-    wait_for("a command that had time enough", || {
-        let output = run();
-        let why = String::from_utf8_lossy(&output.stderr);
-        let is_late = !output.status.success() && LATE.iter().any(|late| why.contains(late));
-        (!is_late).then_some(output)
-    })
-}
+/// What gives a command about keys of a cell as much time as a busy machine may need.
+pub const TIME_ENOUGH: [&str; 2] = ["--deadline-ms", "60000"];
 
 /// Runs a command; whether it ended well, and what it wrote, as text.
 pub fn told(command: &mut Command, input: &str) -> (bool, String, String) {
