@@ -138,7 +138,7 @@ fn what_is_read_expires_by_its_last_set_all_the_same() {
     for eviction in ALL {
         let config = BackendConfig { ttl: Duration::from_secs(1), eviction, ..small(ID) };
         let (backend, clock) = start(config);
-        let keys = vec![vec![1], vec![2]];
+        let keys = [vec![1], vec![2]];
         set(&backend, &keys[0], 1, 100);
         for _ in 0..2 {
             clock.advance(Duration::from_millis(600));
