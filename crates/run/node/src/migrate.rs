@@ -290,7 +290,7 @@ async fn move_to(
         anyhow::bail!("{why}");
     }
     let segments = log_config.segments.context("`segments` names no replicated store")?;
-    let uri = config.metadata_uri()?;
+    let uri = config.metadata_uri(env)?;
     let place = uri.to_string();
     let id = node_id(env, &config.data)
         .with_context(|| format!("the data directory {} takes no file", config.data.display()))?;
