@@ -204,18 +204,27 @@ impl MigrationRun<'_> {
         )))
     }
 
+    /// Whether it is from this directory that the shared metadata is being moved to.
+    fn check_moving_from_here(&self, moving: &[u8]) -> Result<(), MigrationError> {
+        let MigrationTarget { source, metadata, .. } = self.target;
+        if moving == source.as_bytes() {
+            return Ok(());
+        }
+        let otherwise = if self.source.moved_to.is_none() { ", or name another path" } else { "" };
+        Err(MigrationError::Refused(format!(
+            "{} is being moved to from another data directory, the one with the id {}: run `tailwater migrate` on that one to \
+             its end{otherwise}",
+            metadata.place,
+            String::from_utf8_lossy(moving)
+        )))
+    }
+
     /// Has the shared metadata take note that it is being moved to; the number of its segments.
     async fn begin(&self) -> Result<Uuid, MigrationError> {
         let (meta, target) = (self.meta(), self.target);
         let place = &target.metadata.place;
         if let Some(moving) = meta.get(MOVING_KEY).await? {
-            if moving.value != target.source.as_bytes() {
-                return Err(MigrationError::Refused(format!(
-                    "{place} is being moved to from another data directory, the one with the id {}: run `tailwater migrate` on \
-                     that one to its end, or name another path",
-                    String::from_utf8_lossy(&moving.value)
-                )));
-            }
+            self.check_moving_from_here(&moving.value)?;
             let found = meta.get(SEGMENTS_KEY).await?;
             let record = found.map(|found| SegmentsRecord::decode(SEGMENTS_KEY, &found.value)).transpose();
             let record = record.map_err(LogOpenError::from)?.filter(|record| self.is_ours(record));
@@ -252,10 +261,14 @@ impl MigrationRun<'_> {
         Ok(())
     }
 
-    /// Has the shared metadata forget that it is being moved to.
+    /// Has the shared metadata forget that it is being moved to. A directory that a node began with this metadata has
+    /// the same mark as one that was moved: it does not end the move of another one.
     async fn finish(&self) -> Result<(), MigrationError> {
-        let delete = Op::Delete { key: MOVING_KEY.to_owned(), expect: Expect::Any };
-        self.meta().commit(vec![delete]).await?;
+        if let Some(moving) = self.meta().get(MOVING_KEY).await? {
+            self.check_moving_from_here(&moving.value)?;
+            let delete = Op::Delete { key: MOVING_KEY.to_owned(), expect: Expect::Version(moving.version) };
+            self.meta().commit(vec![delete]).await?;
+        }
         self.tell(MigrationStep::Done)
     }
 }

@@ -310,6 +310,27 @@ fn from_the_mark_on_the_directory_is_not_opened_with_metadata_of_its_own_and_nob
 }
 
 #[test]
+fn a_directory_of_the_place_does_not_end_the_move_of_another_one() {
+    in_world(|env| async move {
+        let (moved, place) = (Moved::begin(&env).await, Place::new(&env).await);
+        let stopped = place.run(&moved, |step| step != MigrationStep::Marked).await;
+        assert!(matches!(stopped, Err(MigrationError::Stopped)), "{stopped:?}");
+        let put = |id: &'static str| Op::Put {
+            key: "log/moving".to_owned(),
+            value: Bytes::from_static(id.as_bytes()),
+            expect: Expect::Present,
+        };
+        place.metadata().commit(vec![put("ffffffffffffffff")]).await.expect("written");
+        let why = place.run(&moved, |_| true).await.expect_err("refused").to_string();
+        assert!(why.contains("from another data directory"), "{why}");
+        assert!(place.metadata().get("log/moving").await.expect("read").is_some(), "it goes on");
+        place.metadata().commit(vec![put(SOURCE)]).await.expect("written");
+        assert!(place.run(&moved, |_| true).await.expect("it comes to its end").was_moved);
+        assert!(place.metadata().get("log/moving").await.expect("read").is_none(), "nodes may start");
+    });
+}
+
+#[test]
 fn the_segments_that_were_left_behind_go_when_they_are_told_to_and_not_before_the_move() {
     in_world(|env| async move {
         let (moved, place) = (Moved::begin(&env).await, Place::new(&env).await);

@@ -169,9 +169,14 @@ impl MigrationSource {
     pub fn refused(&self) -> Option<String> {
         if let Some(why) = self.damaged.first() {
             let count = self.damaged.len();
+            let first = if self.cluster.is_some() {
+                "see to it that `segments` names the store that has its segments; otherwise "
+            } else {
+                ""
+            };
             return Some(format!(
-                "{count} of its shards are damaged, and what is left of them is not taken for all that there is: {why}; restore \
-                 the data directory from a backup, or delete the stream"
+                "{count} of its shards are damaged, and what is left of them is not taken for all that there is: {why}; {first}\
+                 restore the data directory from a backup, or delete the stream"
             ));
         }
         let names = |is_so: &dyn Fn(&StreamRecord) -> bool| {
