@@ -580,8 +580,8 @@ impl Cell {
         self.shared.is_resting.send_replace(false);
     }
 
-    /// Completes when so many backends are connected that every key has a quorum of its replicas, and when one attempt
-    /// to connect has had its time.
+    /// Completes when two thirds of the backends are connected, or when one attempt to connect has had its time. In a
+    /// cell of three backends each key has a quorum then; in a larger one some keys may lack it for a while.
     pub async fn awake(&self) {
         let mut moved = self.shared.moved.subscribe();
         let connected = async {

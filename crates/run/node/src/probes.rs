@@ -6,7 +6,7 @@
 //! | `GET /readyz` | it does what it is for; 503 with the reason if not |
 //! | `GET /metrics` | Prometheus |
 //!
-//! They tell no record and no name of a stream's records, and nobody is asked who they are.
+//! They tell no record. Nobody is asked who they are, and why a process is not ready may name streams and addresses.
 
 use std::fmt;
 use std::sync::Arc;

@@ -221,7 +221,11 @@ impl ServingWindow {
         match asked {
             ReaderAsked::Come(socket) => self.readers.admit(socket),
             ReaderAsked::Follow(reader, shard) if self.readers.follows(reader, shard) => {
-                self.shards.follow(shard);
+                if !self.shards.follow(shard) {
+                    // Who is not counted must not be taken off when it leaves.
+                    self.readers.leaves(reader, shard);
+                    return;
+                }
                 if let Some(publisher) = self.publisher.as_ref().filter(|_| self.shards.is_fed(shard)) {
                     self.readers.greet(reader, publisher);
                 }

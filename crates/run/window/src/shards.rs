@@ -84,14 +84,15 @@ impl FedShards {
         }
     }
 
-    /// One more reader follows a shard.
-    pub(crate) fn follow(&mut self, shard: ShardId) {
+    /// One more reader follows a shard; `false` if there is no room for it, and it is not to leave it then.
+    pub(crate) fn follow(&mut self, shard: ShardId) -> bool {
         let from = self.from;
-        let Some(fed) = self.entry(shard) else { return };
+        let Some(fed) = self.entry(shard) else { return false };
         fed.followers += 1;
         fed.is_wanted |= fed.followers >= from;
         fed.is_untold = true;
         self.start_some();
+        true
     }
 
     /// One less.

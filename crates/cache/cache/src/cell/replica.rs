@@ -269,6 +269,8 @@ pub(super) async fn keep_connected(
         }
         let attempt = open_one(&connector, &replica, &cell);
         match env.timeout(config.connect_deadline, attempt).await {
+            // It was told to rest meanwhile: nobody is to read over this one.
+            Some(Ok(_)) if *is_resting.borrow() => continue,
             Some(Ok(live)) => {
                 let live = Arc::new(live);
                 if !live.is_filled {

@@ -129,12 +129,13 @@ async fn serve(server: &Server, args: Args) -> anyhow::Result<()> {
         None => None,
     };
     let dialer = server.dialer(&env)?;
-    let node = node_of(server.clone()).await?;
     let every = args.stats.map(|seconds| Duration::from_secs(seconds.into()));
     loop {
+        // Each time: one that was started again may tell another address.
+        let node = node_of(server.clone()).await?;
         let config = WindowConfig {
             name: "sidecar",
-            node: node.clone(),
+            node,
             listen: args.unix.clone(),
             fed_from: args.from,
             streams: args.stream.clone(),
