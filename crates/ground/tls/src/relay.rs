@@ -10,7 +10,8 @@
 //! - Each server has a port of its own, which the kernel chooses. So the library knows its servers apart, and leaves
 //!   one that fails for another one.
 //! - Only processes of this process's user get through: whoever does speaks with this process's certificate. Others are
-//!   hung up on before anything is read or sent. Such a process could read the certificate's key as well.
+//!   hung up on before anything is read or sent. A process of this user that sees the same files could read the
+//!   certificate's key as well. One in another container that shares this network does not see them, and gets through.
 //! - A connection ends as a whole: at either end, and in both directions.
 //! - Why a server was not reached is remembered until it is: the library is told only that the connection has ended.
 
@@ -34,6 +35,8 @@ use crate::trust;
 
 /// Where the kernel lists this host's connections over IPv4, with whose they are.
 const CONNECTIONS: &str = "/proc/self/net/tcp";
+/// How the kernel lists an end that nobody has closed.
+const ESTABLISHED: &str = "01";
 
 /// The ways to some servers; dropping it ends all connections.
 #[derive(Debug)]
@@ -137,7 +140,7 @@ impl Relay {
             if !is_own(&local) {
                 tracing::warn!(
                     server = self.server,
-                    "hung up on somebody who is not known to be of this user"
+                    "hung up on somebody whom {CONNECTIONS} does not show to be of this user"
                 );
                 continue;
             }
@@ -221,7 +224,8 @@ fn is_own(local: &TcpStream) -> bool {
     user.is_some() && user == user_of(&connections, peer, own)
 }
 
-/// Whose the end at `local` is of the connection to `remote`, as the kernel lists it:
+/// Whose the end at `local` is of the connection to `remote`, as the kernel lists it. Only of an established one: an
+/// end that its process has closed belongs to nobody, and is listed as root's, whoever sent something by it.
 ///
 /// ```text
 ///   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -234,7 +238,8 @@ fn user_of(connections: &str, local: SocketAddrV4, remote: SocketAddrV4) -> Opti
     connections.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let is_it = fields.next() == Some(&local) && fields.next() == Some(&remote);
-        fields.nth(4).filter(|_| is_it)?.parse().ok()
+        let is_open = is_it && fields.next() == Some(ESTABLISHED);
+        fields.nth(3).filter(|_| is_open)?.parse().ok()
     })
 }
 
@@ -255,5 +260,10 @@ mod tests {
         assert_eq!(user_of(&listed, at(5000), at(80)), Some(1000));
         assert_eq!(user_of(&listed, at(5001), at(80)), None);
         assert_eq!(user_of("", at(80), at(5000)), None);
+        // What the kernel lists of ends that were closed, in FIN_WAIT2 and TIME_WAIT: nobody is behind them.
+        for state in ["05", "06"] {
+            let closed = line(5000, 80, 0).replace(" 01 ", &format!(" {state} "));
+            assert_eq!(user_of(&closed, at(5000), at(80)), None);
+        }
     }
 }

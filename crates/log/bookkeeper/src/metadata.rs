@@ -150,7 +150,7 @@ impl LedgerMetadata {
     ) -> usize {
         // Those behind them are where they are.
         let entries = (0..entries.min(self.quorums.ensemble())).map(|ahead| {
-            let set = self.quorums.write_set(EntryId::new(first.get() + ahead as i64));
+            let set = self.quorums.write_set(EntryId::new(first.get().saturating_add(ahead as i64)));
             set.filter(|at| ensemble.get(*at).is_some_and(is_there)).count()
         });
         entries.min().unwrap_or(self.quorums.write())
@@ -391,6 +391,9 @@ mod tests {
         assert_eq!((without(&metadata, "c:1"), without(&metadata, "d:1")), ((1, 1), (1, 1)));
         let closed = metadata.closed(EntryId::new(1), 9);
         assert_eq!(without(&closed, "a:1").0, 1);
+        let mut endless = metadata.clone();
+        endless.set_ensemble(EntryId::new(i64::MAX), bookies("a:1 b:1 c:1"));
+        assert_eq!(without(&endless, ""), (2, 2), "a peer may have said it");
         assert_eq!(without(&metadata.closed(EntryId::FIRST, 9), "c:1").0, 2, "there is no entry there");
         assert_eq!(metadata.closed(EntryId::NONE, 0).copies_min(|_| false), 2, "nothing is missing");
     }

@@ -8,8 +8,8 @@
 //!   same entries. Among equal ones chance decides, so load spreads.
 //! - **Near ones first.** Readers ask bookies of their own region before others.
 //!
-//! Where nothing is said about bookies all of them are alike. A bookie whose place is not known is no region of its
-//! own: it counts as if it were where most of the other copies are.
+//! Where nothing is said about bookies all of them are alike, and none is replaced if regions are wanted. A bookie
+//! whose place is not known is no region of its own: it counts as if it were where most of the other copies are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -214,6 +214,10 @@ impl BookiePlaces {
             .filter(|other| *other != position && quorums.share(position, *other))
             .map(|at| &ensemble[at])
             .collect();
+        // Who knows no place of any bookie can't keep what the ledger wants. It goes on with those that are left.
+        if self.min_regions > 1 && self.places.is_empty() {
+            return None;
+        }
         // A ledger of somebody who wanted less goes on as it is.
         let is_covered = self.is_covered(quorums, ensemble);
         let may_be_there = |bookie: &BookieId| {
@@ -360,6 +364,10 @@ mod tests {
             places.replace(quorums, &together, 1, &mut free, &mut choice).is_some(),
             "it covered nothing"
         );
+        let mut free = vec![BookieId::new("elsewhere")];
+        let [nowhere, unsaid] = [2, 1].map(|regions| BookiePlaces::default().wanting(regions));
+        assert_eq!(nowhere.replace(quorums, &ensemble, 1, &mut free, &mut choice), None);
+        assert!(unsaid.replace(quorums, &ensemble, 1, &mut free, &mut choice).is_some());
     }
 
     #[test]

@@ -1,5 +1,10 @@
 //! The handle on a ledger that is read: entry by entry up to the LAC, and on from there with long polls.
 
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesOrdered;
+use tailwater_env::Instant;
 use tokio::sync::Mutex;
 
 use crate::check::{Checker, LedgerCheck};
@@ -14,6 +19,8 @@ use crate::zookeeper::closed_at;
 
 /// How much longer a bookie has for many entries than for one.
 const BATCH_PATIENCE: u32 = 4;
+/// How long a ledger is read entry by entry after many at once were late: what comes late was sent for nothing.
+const BATCH_PAUSE: Duration = Duration::from_secs(2);
 
 /// What is known of the ledger.
 struct KnownLedger {
@@ -21,6 +28,8 @@ struct KnownLedger {
     lac: EntryId,
     /// The entry that came with the last news of the LAC, until it is read.
     polled: Option<LedgerEntry>,
+    /// Until then no entries are asked for with one request.
+    singly_until: Instant,
 }
 
 /// Reads one ledger. It never changes anything there.
@@ -37,8 +46,8 @@ impl LedgerReader {
         password: &[u8],
     ) -> Result<Self, LedgerFault> {
         let metadata = client.read_checked(ledger, password).await?.metadata;
-        let known =
-            KnownLedger { lac: closed_at(&metadata).unwrap_or(EntryId::NONE), metadata, polled: None };
+        let lac = closed_at(&metadata).unwrap_or(EntryId::NONE);
+        let known = KnownLedger { metadata, lac, polled: None, singly_until: client.env().now() };
         let reader = Self { client: client.clone(), ledger, known: Mutex::new(known) };
         if !is_closed(&reader.known.lock().await.metadata) {
             reader.read_lac().await?;
@@ -157,19 +166,21 @@ impl LedgerReader {
 
     /// Reads entries from `from` on, in order and up to the LAC: one at least, `count_max` of them at most, and those
     /// behind the first within about `bytes_max` bytes. With one request, if the bookie has one for that. Otherwise
-    /// each by one of its own, [`READ_AHEAD_MAX`] of them at most, and `bytes_max` bounds nothing.
+    /// each by one of its own, [`READ_AHEAD_MAX`] of them at most, and `bytes_max` bounds nothing. The first one that
+    /// can't be read ends it.
     ///
     /// # Errors
-    /// As those of [`Self::read`].
+    /// As those of [`Self::read`], for the first one.
     pub async fn read_some(
         &self,
         from: EntryId,
         count_max: usize,
         bytes_max: usize,
     ) -> Result<Vec<LedgerEntry>, LedgerFault> {
-        let (metadata, lac) = {
+        let (metadata, lac, reads_batches) = {
             let known = self.known.lock().await;
-            (known.metadata.clone(), known.lac)
+            let may_batch = self.client.env().now() >= known.singly_until;
+            (known.metadata.clone(), known.lac, may_batch && self.client.reads_batches())
         };
         if !from.is_some() || from > lac {
             return Err(LedgerFault::NoEntry(from, lac));
@@ -179,7 +190,7 @@ impl LedgerReader {
         let count = count.min(count_max).clamp(1, BATCH_ENTRIES_MAX);
         // A bookie of a striped ledger does not have each entry.
         let is_whole = metadata.quorums.write() == metadata.quorums.ensemble();
-        if count > 1 && is_whole && self.client.reads_batches() {
+        if count > 1 && is_whole && reads_batches {
             let entries = self.read_batch((from, count), bytes_max.min(BATCH_BYTES_MAX), &metadata).await;
             if !entries.is_empty() {
                 self.client.note_batch(entries.len());
@@ -187,7 +198,17 @@ impl LedgerReader {
             }
         }
         let entries = (0..count.min(READ_AHEAD_MAX) as i64).map(|ahead| EntryId::new(from.get() + ahead));
-        futures::future::try_join_all(entries.map(|entry| self.read(entry))).await
+        let mut reads: FuturesOrdered<_> = entries.map(|entry| self.read(entry)).collect();
+        let mut read = Vec::new();
+        while let Some(result) = reads.next().await {
+            match result {
+                Ok(entry) => read.push(entry),
+                Err(fault) if read.is_empty() => return Err(fault),
+                // It is told to who asks for that one.
+                Err(_) => break,
+            }
+        }
+        Ok(read)
     }
 
     /// What one bookie has of these entries, as far as it is right.
@@ -214,6 +235,10 @@ impl LedgerReader {
             driver.carry_out(&mut effects);
             let input = driver.next().await;
             if let Some(entries) = read.step(env.now(), input) {
+                let now = env.now();
+                if entries.is_empty() && now >= until {
+                    self.known.lock().await.singly_until = now + BATCH_PAUSE;
+                }
                 return entries;
             }
         }

@@ -28,6 +28,12 @@ struct ReadTogether {
 impl ReadTogether {
     /// Nothing but the entry.
     const ALONE: Self = Self { entries: 1, bytes: 0 };
+
+    /// The same behind an entry of so many bytes, if the others are no smaller. Where each entry is a request of its
+    /// own nothing else bounds their bytes.
+    fn behind(self, entry_bytes: usize) -> Self {
+        Self { entries: self.entries.min(self.bytes / entry_bytes.max(1) + 1), ..self }
+    }
 }
 
 /// What may be read of a segment: so many entries of a ledger, up to `end`.
@@ -59,7 +65,8 @@ impl LedgerStore {
         let found = self.find(&held, extent, together, |point| point.beside_position(position)).await?;
         let found = found.filter(|point| point.beside_position(position) == Ordering::Equal);
         let first = found.ok_or_else(|| unreadable(&held, position, "no entry of its ledger holds that"))?;
-        let entry = self.entry(&held, extent, first.entry, together).await?;
+        let with_it = together.behind((first.end.0 - first.position.0) as usize);
+        let entry = self.entry(&held, extent, first.entry, with_it).await?;
         let begin = (position.0 - first.position.0) as usize;
         let head = entry.bytes.slice(begin..entry.bytes.len().min(begin + wanted));
         let end = extent.entries.min(first.entry + READS_MAX as i64);
@@ -76,6 +83,7 @@ impl LedgerStore {
             let left = wanted - bytes.len();
             let entries = left.div_ceil(usual).min(together.entries);
             let left = ReadTogether { entries, bytes: left.saturating_add(entries * ENTRY_HEAD_BYTES) };
+            let left = left.behind(last.1.bytes.len());
             let next = self.entry(&held, extent, number, left).await?;
             let at = Position(last.1.position.0 + last.1.bytes.len() as u64);
             if next.position != at {
@@ -141,7 +149,10 @@ impl LedgerStore {
                 return Ok(before);
             }
             let (number, together) = match guess.take() {
-                Some(number) => (number, together),
+                Some(number) => {
+                    let size = before.map_or(0, |point| (point.end.0 - point.position.0) as usize);
+                    (number, together.behind(size))
+                }
                 None => (begin + (end - begin) / 2, ReadTogether::ALONE),
             };
             let entry = self.entry(held, extent, number, together).await?;

@@ -1,11 +1,14 @@
 //! What is written is read, whatever dies meanwhile.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tailwater_bookkeeper::digest::DigestKind;
 use tailwater_bookkeeper::limits::ENTRY_BYTES_MAX;
 use tailwater_bookkeeper::{
-    BookKeeper, EntryId, LedgerFault, LedgerOptions, LedgerStatus, LedgerWriter, Quorums,
+    BookKeeper, EntryId, LedgerFault, LedgerOptions, LedgerStatus, LedgerTimes, LedgerWriter, Quorums,
 };
+use tailwater_env::Env;
 
 use crate::cluster;
 
@@ -72,7 +75,11 @@ async fn what_was_appended_is_read_and_the_closed_ledger_says_how_much_that_is()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_entries_come_with_one_request_and_the_same_ones_with_one_each() {
-    let client = cluster().client().await;
+    let patience = Duration::from_secs(300);
+    // Entries that are read together are not given up because this machine is busy.
+    let speculative = Duration::from_secs(30);
+    let times = LedgerTimes { entry: patience, read: patience, speculative, ..LedgerTimes::default() };
+    let client = BookKeeper::connect(Env::real(), cluster().uri(), times).await.expect("ZooKeeper is there");
     let writer = client.create(&options(3, 3, 3)).await.expect("bookies are there");
     append(&writer, 0..3_000).await;
     let ledger = writer.ledger();

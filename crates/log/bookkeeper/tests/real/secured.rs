@@ -21,7 +21,8 @@ fn login(password: &str) -> Option<EngineLogin> {
 /// One that gives up early where nothing can come.
 async fn client(cluster: &Cluster, security: LedgersSecurity) -> Result<BookKeeper, LedgerFault> {
     let entry = Duration::from_secs(if security.bookies.login == login("secret") { 300 } else { 3 });
-    let times = LedgerTimes { entry, ..LedgerTimes::default() };
+    // Entries that are read together are not given up because this machine is busy.
+    let times = LedgerTimes { entry, speculative: Duration::from_secs(30), ..LedgerTimes::default() };
     // By the port that speaks TLS, where this client does.
     let servers = match security.zookeeper_dialer.is_secured() {
         true => cluster.secure.as_ref().expect("it speaks TLS"),

@@ -111,12 +111,27 @@ impl LedgersSection {
         })))
     }
 
+    /// Where bookies are, and in how many regions copies are to be.
+    #[cfg(feature = "bookkeeper")]
+    fn bookie_places(&self) -> anyhow::Result<tailwater_bookkeeper::BookiePlaces> {
+        use anyhow::Context;
+        use tailwater_bookkeeper::{BookieId, BookiePlace, BookiePlaces};
+
+        let place = |(bookie, place): (&String, &String)| -> anyhow::Result<_> {
+            let place = place.parse().with_context(|| format!("[ledgers.places] {bookie:?}"))?;
+            Ok((BookieId::new(bookie), place))
+        };
+        let of: BTreeMap<BookieId, BookiePlace> =
+            self.places.iter().map(place).collect::<anyhow::Result<_>>()?;
+        let own_region = (!self.region.is_empty()).then(|| self.region.as_str().into());
+        Ok(BookiePlaces { places: Arc::new(of), own_region, min_regions: self.min_regions })
+    }
+
     /// Where the ledgers of new segments are, and how many copies.
     #[cfg(feature = "bookkeeper")]
     fn place(&self, segments: &str) -> anyhow::Result<Option<LedgersPlace>> {
-        use anyhow::Context;
+        use tailwater_bookkeeper::Quorums;
         use tailwater_bookkeeper::limits::{ENSEMBLE_MAX, ENTRY_BYTES_MAX};
-        use tailwater_bookkeeper::{BookieId, BookiePlace, BookiePlaces, Quorums};
 
         // What the log appends at once is at most an append and its header: a bookie takes each.
         const _: () = assert!(
@@ -132,14 +147,7 @@ impl LedgersSection {
                  1 <= ack_quorum <= write_quorum <= ensemble <= {ENSEMBLE_MAX}"
             )
         })?;
-        let place = |(bookie, place): (&String, &String)| -> anyhow::Result<_> {
-            let place = place.parse().with_context(|| format!("[ledgers.places] {bookie:?}"))?;
-            Ok((BookieId::new(bookie), place))
-        };
-        let of: BTreeMap<BookieId, BookiePlace> =
-            self.places.iter().map(place).collect::<anyhow::Result<_>>()?;
-        let own_region = (!self.region.is_empty()).then(|| self.region.as_str().into());
-        let places = BookiePlaces { places: Arc::new(of), own_region, min_regions };
+        let places = self.bookie_places()?;
         anyhow::ensure!(
             min_regions <= ack_quorum,
             "[ledgers] has min_regions = {min_regions} and ack_quorum = {ack_quorum}: so few copies are not in so many regions"
@@ -209,15 +217,19 @@ impl LedgersSection {
 
 #[cfg(feature = "bookkeeper")]
 impl super::Config {
-    /// Where ledgers are, and how their servers are reached: `store`, or what `segments` names.
+    /// Where ledgers are, how their servers are reached, and where bookies are: `store`, or what `segments` names.
     ///
     /// # Errors
-    /// If there is no store, a secret can't be read, or a certificate.
+    /// If there is no store, a secret can't be read, or a certificate, or a place of a bookie is none.
     pub fn ledgers_at(
         &mut self,
         env: &Env,
         store: Option<tailwater_bookkeeper::LedgersUri>,
-    ) -> anyhow::Result<(tailwater_bookkeeper::LedgersUri, tailwater_bookkeeper::LedgersSecurity)> {
+    ) -> anyhow::Result<(
+        tailwater_bookkeeper::LedgersUri,
+        tailwater_bookkeeper::LedgersSecurity,
+        tailwater_bookkeeper::BookiePlaces,
+    )> {
         self.read_secrets()?;
         let store = match store {
             Some(store) => store,
@@ -228,7 +240,7 @@ impl super::Config {
                 )
             })?,
         };
-        Ok((store, self.ledgers.security(env, &self.zookeeper)?))
+        Ok((store, self.ledgers.security(env, &self.zookeeper)?, self.ledgers.bookie_places()?))
     }
 }
 

@@ -119,9 +119,11 @@ pub fn run(command: Command, file: Option<&PathBuf>) -> anyhow::Result<()> {
 
 async fn connect(Store { store }: Store, file: Option<&PathBuf>) -> anyhow::Result<BookKeeper> {
     let env = Env::real();
-    let (store, security) = Config::load(file, toml::Table::new())?.ledgers_at(&env, store)?;
+    let (store, security, places) = Config::load(file, toml::Table::new())?.ledgers_at(&env, store)?;
     let connected = BookKeeper::connect_with(env, store.clone(), security, LedgerTimes::default()).await;
-    connected.map_err(|fault| anyhow::anyhow!("{store}: {fault}"))
+    // A recovery may have to put copies elsewhere.
+    let placed = connected.map(|client| client.with_places(places));
+    placed.map_err(|fault| anyhow::anyhow!("{store}: {fault}"))
 }
 
 fn of(ledger: LedgerId) -> impl Fn(LedgerFault) -> anyhow::Error {
