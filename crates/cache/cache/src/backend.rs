@@ -455,9 +455,10 @@ async fn sweep(env: Env, ttl: Duration, backend: Weak<Backend>) {
         env.sleep(pause).await;
         loop {
             let Some(backend) = backend.upgrade() else { return };
+            // While much expires, too: who waits would take this backend for lost.
+            backend.answer_long_waiting();
+            backend.answer_waiting_for_changes();
             if !backend.sweep_once() {
-                backend.answer_long_waiting();
-                backend.answer_waiting_for_changes();
                 break;
             }
             drop(backend);

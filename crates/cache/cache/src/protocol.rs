@@ -352,6 +352,9 @@ pub struct ChangesReply {
     /// There was nothing more to tell.
     #[prost(bool, tag = "5")]
     pub is_all: bool,
+    /// In the gap keys may have been copied from another backend. No other backend tells of that.
+    #[prost(bool, tag = "6")]
+    pub has_copied: bool,
 }
 
 impl ChangesReply {

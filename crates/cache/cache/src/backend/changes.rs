@@ -4,12 +4,14 @@
 //! - Between two places of one order that a follower is told, it is told of every key that was set, erased, or copied
 //!   from another backend here meanwhile.
 //! - What it can't be told is a gap, and it is told so: the first time, after a start of the backend, when it is
-//!   further behind than what is kept, when everything was forgotten, and when nobody has followed for a while.
+//!   further behind than what is kept, when everything was forgotten, and when nobody has followed for a while. It is
+//!   told, too, if keys may have been copied from another backend in the gap, of which no other backend tells.
 //! - A change that is acknowledged after a follower was told its place comes behind that place.
 //!
 //! What is removed for room, or for its age, has not changed. Values that expire do so by their readers' clocks.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -26,7 +28,11 @@ use crate::protocol::{ChangesReply, ChangesRequest};
 
 /// The changes of one backend.
 #[derive(Default)]
-pub(super) struct BackendChanges(Mutex<Option<KeptChanges>>);
+pub(super) struct BackendChanges {
+    kept: Mutex<Option<KeptChanges>>,
+    /// Keys were copied from another backend since the start.
+    has_copied: AtomicBool,
+}
 
 /// Changes while somebody follows.
 struct KeptChanges {
@@ -35,6 +41,8 @@ struct KeptChanges {
     /// Changes of this order that are not kept any more.
     gone: u64,
     kept: VecDeque<KeyHash>,
+    /// As many changes as there were when a key was copied last.
+    copied: u64,
     /// When somebody asked last.
     asked: Instant,
     /// Those who know all that is kept, who waits longest first.
@@ -54,19 +62,21 @@ impl KeptChanges {
 
     /// The answer to who was told of so many changes, which is not more than there were.
     fn behind(&self, told: u64) -> Bytes {
-        let Some(skipped) = told.checked_sub(self.gone) else { return self.gap() };
+        let Some(skipped) = told.checked_sub(self.gone) else { return self.gap(told < self.copied) };
         let mut hashes = BytesMut::new();
         let some = self.kept.iter().skip(skipped as usize).take(CHANGES_PER_REPLY_MAX);
         some.for_each(|hash| hashes.extend_from_slice(&hash.0.to_le_bytes()));
         let told = told + hashes.len() as u64 / 16;
         let is_all = told == self.count();
         let (order, hashes) = (self.order, hashes.freeze());
-        ChangesReply { order, told, hashes, is_gap: false, is_all }.encode_to_vec().into()
+        let (is_gap, has_copied) = (false, false);
+        ChangesReply { order, told, hashes, is_gap, is_all, has_copied }.encode_to_vec().into()
     }
 
-    fn gap(&self) -> Bytes {
-        let (order, told) = (self.order, self.count());
-        ChangesReply { order, told, hashes: Bytes::new(), is_gap: true, is_all: true }.encode_to_vec().into()
+    fn gap(&self, has_copied: bool) -> Bytes {
+        let (order, told, hashes) = (self.order, self.count(), Bytes::new());
+        let (is_gap, is_all) = (true, true);
+        ChangesReply { order, told, hashes, is_gap, is_all, has_copied }.encode_to_vec().into()
     }
 }
 
@@ -80,12 +90,25 @@ fn send(answers: Answers) {
 impl Backend {
     /// Keys have changed. Said before that is acknowledged.
     pub(super) fn note_changes(&self, hashes: impl Iterator<Item = KeyHash>) {
-        let mut guard = self.changes.0.lock();
+        self.note_some(hashes, false);
+    }
+
+    /// A key was set or erased as another backend has it. No other backend tells of that.
+    pub(super) fn note_copy(&self, hash: KeyHash) {
+        self.changes.has_copied.store(true, Ordering::Relaxed);
+        self.note_some(std::iter::once(hash), true);
+    }
+
+    fn note_some(&self, hashes: impl Iterator<Item = KeyHash>, is_copied: bool) {
+        let mut guard = self.changes.kept.lock();
         let Some(changes) = &mut *guard else { return };
         let before = changes.count();
         changes.kept.extend(hashes);
         if changes.count() == before {
             return;
+        }
+        if is_copied {
+            changes.copied = changes.count();
         }
         let waiting = std::mem::take(&mut changes.waiting);
         // Those who wait know all that was there before.
@@ -100,12 +123,15 @@ impl Backend {
 
     /// Any key may have changed.
     pub(super) fn note_all_changed(&self) {
-        let mut guard = self.changes.0.lock();
+        let has_copied = self.changes.has_copied.load(Ordering::Relaxed);
+        let mut guard = self.changes.kept.lock();
         let Some(changes) = &mut *guard else { return };
         changes.order = self.env.random_u64() | 1;
         changes.kept.clear();
+        changes.copied = 0;
         let waiting = std::mem::take(&mut changes.waiting);
-        let answers: Answers = waiting.into_iter().map(|waiting| (waiting.reply, changes.gap())).collect();
+        let answers: Answers =
+            waiting.into_iter().map(|waiting| (waiting.reply, changes.gap(has_copied))).collect();
         drop(guard);
         send(answers);
     }
@@ -120,19 +146,21 @@ impl Backend {
             return reply.send(Err(refusal));
         }
         let now = self.env.now();
-        let mut guard = self.changes.0.lock();
+        let mut guard = self.changes.kept.lock();
         let changes = guard.get_or_insert_with(|| KeptChanges {
             // 0 is none.
             order: self.env.random_u64() | 1,
             gone: 0,
             kept: VecDeque::new(),
+            copied: 0,
             asked: now,
             waiting: VecDeque::new(),
         });
         changes.asked = now;
         let count = changes.count();
         let answers = if request.order != changes.order || request.told > count {
-            vec![(reply, changes.gap())]
+            // Of what was in another order only that is known.
+            vec![(reply, changes.gap(self.changes.has_copied.load(Ordering::Relaxed)))]
         } else if request.told < count {
             vec![(reply, changes.behind(request.told))]
         } else {
@@ -148,7 +176,7 @@ impl Backend {
     /// Answers those who have waited for long that nothing has changed, and keeps nothing where nobody follows.
     pub(super) fn answer_waiting_for_changes(&self) {
         let now = self.env.now();
-        let mut guard = self.changes.0.lock();
+        let mut guard = self.changes.kept.lock();
         let Some(followed) = &mut *guard else { return };
         let mut answers = Answers::new();
         while let Some(first) = followed.waiting.pop_front_if(|first| now.since(first.since) >= CHANGES_WAIT)

@@ -134,6 +134,19 @@ fn where_all_is_used_room_is_made_all_the_same_and_the_metrics_tell_how_long_it_
 }
 
 #[test]
+fn a_late_set_does_not_come_after_a_later_one_that_was_evicted_meanwhile() {
+    for eviction in ALL {
+        let mut scanned = ScannedBackend::start(eviction);
+        scanned.scan(ROOM + 60);
+        assert_eq!(scanned.hot_held(), 0, "{eviction:?}");
+        // The last one of those that are hot was set at this version, half a second ago.
+        let late = set(&scanned.backend, &[49], 49, VALUE_BYTES);
+        assert_eq!(late, Outcome::BelowSummary(version(50)), "{eviction:?}");
+        assert_eq!(set(&scanned.backend, &[49], 5_000, VALUE_BYTES), Outcome::Applied);
+    }
+}
+
+#[test]
 fn what_is_read_expires_by_its_last_set_all_the_same() {
     for eviction in ALL {
         let config = BackendConfig { ttl: Duration::from_secs(1), eviction, ..small(ID) };

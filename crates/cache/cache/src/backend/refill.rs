@@ -122,11 +122,13 @@ impl Backend {
                         wanted.entry(place).or_default().push((*hash, version));
                     }
                     CopyVerdict::Erased(version) => {
-                        let is_held = table.len_of(*hash).is_some() && version > table.known(*hash);
+                        let is_newer = version > table.known(*hash);
+                        let is_held = table.len_of(*hash).is_some() && is_newer;
                         dirty += u64::from(is_held && version.timestamp_us < settled_us);
                         table.copy_erased(*hash, version, self.env.now());
-                        if is_held {
-                            self.note_changes(std::iter::once(*hash));
+                        // Also where it is not held: a quorum may know by this that it was erased.
+                        if is_newer {
+                            self.note_copy(*hash);
                         }
                     }
                     CopyVerdict::Held { .. } | CopyVerdict::Leave => {}
@@ -187,7 +189,7 @@ impl Backend {
                         return Err(load::no_room().message);
                     }
                     if table.copy(&item, *age, self.env.now()) {
-                        self.note_changes(std::iter::once(*hash));
+                        self.note_copy(*hash);
                         is_any = true;
                     }
                 }

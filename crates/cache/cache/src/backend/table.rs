@@ -53,7 +53,7 @@ use crate::layout::{
     INDEX_ENTRY_BYTES, ITEM_HEADER_BYTES, Item, KeyHash, POINTER_OFFSET, Pointer, WAYS, bucket_offset,
     index_entry_offset,
 };
-use crate::limits::{EXPIRED_KEPT, OVERFLOW_CHAIN_MAX};
+use crate::limits::{EXPIRED_KEPT, MUTATIONS_SETTLE, OVERFLOW_CHAIN_MAX};
 use crate::protocol::{Outcome, PromiseState};
 use crate::version::Version;
 use eviction::{EvictionOrder, EvictionPlace, EvictionPolicy};
@@ -620,11 +620,17 @@ impl Table {
 
     /// Removes a node for room.
     fn evict(&mut self, number: u32, now: Instant) {
-        self.removed = self.removed.max(self.node(number).version);
-        self.counts.evicted_age = now.since(self.node(number).modified);
-        self.counts.evicted_unused = now.since(self.node(number).used);
+        let Node { hash, version, modified, used, .. } = *self.node(number);
+        self.removed = self.removed.max(version);
+        self.counts.evicted_age = now.since(modified);
+        self.counts.evicted_unused = now.since(used);
         self.eviction.note_evicted(number, self.items(), &mut self.nodes);
         self.remove(number, now);
+        let promised = self.tombstones.of(hash).unwrap_or_default().promised;
+        if self.counts.evicted_age < MUTATIONS_SETTLE && promised < version {
+            // A SET of a lower version may still be under way. The key is not held, so it would be applied.
+            self.tombstones.promise(hash, version);
+        }
         self.counts.evicted += 1;
     }
 

@@ -5,9 +5,10 @@
 //!
 //! What can't be told is said: from then on any key may have changed. Where a key has one replica that is each gap of a
 //! backend. Where it has three, it takes gaps of two backends that one change fits into, which is under way for
-//! [`MUTATIONS_SETTLE`] at most. What one backend applied in its gap another one may apply that much later. So a gap is
-//! *settled* when the others were heard that long after it, or do not answer, which is said. It is said at the
-//! beginning and whenever the cell's configuration has changed, too.
+//! [`MUTATIONS_SETTLE`] at most; or one gap in which a backend may have copied keys from another one. What one backend
+//! applied in its gap another one may apply that much later. So a gap is *settled* when the others were heard that long
+//! after it, or do not answer, which is said. It is said at the beginning and whenever the cell's configuration has
+//! changed, too.
 //!
 //! All is decided by [`FollowedBackends`], from what backends answer and when.
 
@@ -67,9 +68,11 @@ impl Cell {
 impl CellFollower {
     /// What has changed next. Whoever keeps values that he got by quorum, and forgets those that this tells of, keeps
     /// none that was replaced before [`CellFollower::as_of`]. A value that is being got while its key is told is not to
-    /// be kept. Values that expire do so by the reader's clock, and are not told of; nor are those that are removed for
-    /// room, which have not changed. Cancelling it loses nothing. Who does not call it for long is told that everything
-    /// may have changed.
+    /// be kept. One that is got within [`MUTATIONS_SETTLE`] after that may be the one before the change, which is told
+    /// again by the next backend that applies it: if that one is not heard, and the third one misses the change, that
+    /// value stays. Values that expire do so by the reader's clock, and are not told of; nor are those that are removed
+    /// for room, which have not changed. Cancelling it loses nothing. Who does not call it for long is told that
+    /// everything may have changed.
     pub async fn next(&mut self) -> CellNews {
         loop {
             if let Some(told) = self.told.pop_front() {
@@ -260,7 +263,9 @@ impl FollowedBackends {
             followed.heard = followed.heard.max(Some(asked));
         }
         let others = || self.backends.iter().filter(|(other, _)| **other != number);
-        let is_untold = reply.is_gap && (self.spare == 0 || others().any(|(_, other)| other.lacks(begin)));
+        // What one replica alone had is told by who copies it, and by nobody else.
+        let is_alone = self.spare == 0 || reply.has_copied;
+        let is_untold = reply.is_gap && (is_alone || others().any(|(_, other)| other.lacks(begin)));
         let is_untold = self.settle(now) || is_untold;
         let open = self.backends.values().filter(|followed| !followed.has_answered).count();
         let begins = !self.has_begun && open <= self.spare;

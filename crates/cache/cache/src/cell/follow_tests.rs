@@ -22,7 +22,7 @@ fn at(ms: u64) -> Instant {
 /// A reply that tells of `keys` behind which there are `told` changes.
 fn reply(order: u64, told: u64, keys: &[u128], is_gap: bool) -> Option<ChangesReply> {
     let hashes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-    Some(ChangesReply { order, told, hashes: hashes.into(), is_gap, is_all: true })
+    Some(ChangesReply { order, told, hashes: hashes.into(), is_gap, is_all: true, has_copied: false })
 }
 
 /// Three backends that have answered at the beginning, at 0 ms, and at 5 s.
@@ -82,6 +82,17 @@ fn a_change_is_told_with_one_backend_away_and_everything_where_two_were_away_at_
     // While another one is away a gap is everything at once.
     answered(&mut following, 1, 40_000, None);
     assert_eq!(answered(&mut following, 2, 40_100, reply(5, 0, &[], true)), [CellNews::Everything]);
+}
+
+#[test]
+fn a_gap_in_which_a_backend_may_have_copied_keys_is_everything() {
+    for has_copied in [false, true] {
+        let mut following = begun(Mode::R32);
+        (0..3).for_each(|number| drop(answered(&mut following, number, 10_000, reply(1, 0, &[], false))));
+        let gap = reply(2, 0, &[], true).map(|gap| ChangesReply { has_copied, ..gap });
+        let told = answered(&mut following, 2, 10_100, gap);
+        assert_eq!(told.contains(&CellNews::Everything), has_copied);
+    }
 }
 
 #[test]
