@@ -96,8 +96,9 @@ fn every_key_of_the_configuration_is_described_with_its_default_and_no_other_is(
     let encrypted = listeners.map(|section| (section, "tls"));
     let others = [("access", "audit"), ("listen", "advertised_data"), ("queues.cassandra", "password_file")];
     let jwt = ["issuer", "audience", "jwks", "ca"].map(|key| ("access.jwt", key));
-    let ledgers = ["password_file", "certificate", "key", "ca"].map(|key| ("ledgers", key));
-    let engines = ledgers.into_iter().chain([("zookeeper", "password_file")]);
+    let engines = ["ledgers", "zookeeper"]
+        .into_iter()
+        .flat_map(|engine| ["password_file", "certificate", "key", "ca"].map(|key| (engine, key)));
     for (section, key) in others.into_iter().chain(jwt).chain(tls).chain(encrypted).chain(engines) {
         defaults.insert((section.to_owned(), key.to_owned()), "none".to_owned());
     }
