@@ -626,8 +626,7 @@ impl Table {
         self.counts.evicted_unused = now.since(used);
         self.eviction.note_evicted(number, self.items(), &mut self.nodes);
         self.remove(number, now);
-        let promised = self.tombstones.of(hash).unwrap_or_default().promised;
-        if self.counts.evicted_age < MUTATIONS_SETTLE && promised < version {
+        if self.counts.evicted_age < MUTATIONS_SETTLE {
             // A SET of a lower version may still be under way. The key is not held, so it would be applied.
             self.tombstones.promise(hash, version);
         }

@@ -5,6 +5,7 @@
 //! and holds for every key: a SET of an unknown key at a lower version is refused, and its client comes back
 //! with a higher one.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::layout::KeyHash;
@@ -69,20 +70,29 @@ impl Tombstones {
         self.summary = self.summary.max(version);
     }
 
-    /// Remembers that nothing of `hash` below `version` is to be applied, which is above all that was known of it.
+    /// Remembers that nothing of `hash` below `version` is to be applied.
     pub(super) fn promise(&mut self, hash: KeyHash, version: Version) {
-        let erased = self.of(hash).unwrap_or_default().erased;
-        self.remember(hash, GoneKey { erased, promised: version });
+        let gone = self.by_key.entry(hash).or_default();
+        if gone.promised < version {
+            gone.promised = version;
+            let floor = gone.floor();
+            self.arrive(hash, floor);
+        }
     }
 
     fn remember(&mut self, hash: KeyHash, gone: GoneKey) {
         self.by_key.insert(hash, gone);
-        self.arrived.push_back((hash, gone.floor()));
+        self.arrive(hash, gone.floor());
+    }
+
+    fn arrive(&mut self, hash: KeyHash, floor: Version) {
+        self.arrived.push_back((hash, floor));
         if self.arrived.len() > TOMBSTONES_MAX
             && let Some((hash, floor)) = self.arrived.pop_front()
-            && self.of(hash).is_some_and(|gone| gone.floor() == floor)
+            && let Entry::Occupied(gone) = self.by_key.entry(hash)
+            && gone.get().floor() == floor
         {
-            self.by_key.remove(&hash);
+            gone.remove();
             self.summary = self.summary.max(floor);
         }
     }
