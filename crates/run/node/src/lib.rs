@@ -85,7 +85,7 @@ use crate::http::Identities;
 use crate::metadata::{NodeSharing, STANDING_BY, Turn};
 use crate::metrics::Meters;
 #[cfg(feature = "bookkeeper")]
-pub use crate::migrate::{MigrateNews, MigrateOptions, MigrateReport, MigrateStream, MigrateTold, migrate};
+pub use crate::migrate::{MigrateNews, MigrateOptions, MigrateReport, MigrateTold, migrate};
 use crate::rules::SuperUsers;
 use crate::turns::Turns;
 

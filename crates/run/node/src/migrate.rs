@@ -15,8 +15,8 @@ use serde::Serialize;
 use tailwater_env::{Env, Progress};
 use tailwater_journal::ReplayError;
 use tailwater_log::{
-    LogConfig, MigrationError, MigrationOutcome, MigrationSource, MigrationStep, MigrationTarget,
-    SharedMetadata,
+    LogConfig, MigrationError, MigrationOutcome, MigrationSource, MigrationStep, MigrationStream,
+    MigrationTarget, SharedMetadata,
 };
 use tailwater_meta_zookeeper::{NodeMembership, NodeRecord, TurnWait, ZooKeeperMeta};
 use tokio::sync::watch;
@@ -62,7 +62,7 @@ pub struct MigrateReport {
     /// Whether an earlier run had moved it.
     pub was_moved: bool,
     /// The streams, by their names.
-    pub streams: Vec<MigrateStream>,
+    pub streams: Vec<MigrationStream>,
     /// How much else metadata has, by what it is.
     pub others: BTreeMap<&'static str, u64>,
     /// Queues, which stay in the directory.
@@ -83,23 +83,6 @@ pub struct MigrateReport {
     pub notes: Vec<String>,
     /// Why it is not moved as it is, and what to do.
     pub refused: Option<String>,
-}
-
-/// A stream of a [`MigrateReport`].
-#[derive(Clone, Debug, Serialize)]
-pub struct MigrateStream {
-    /// Its name.
-    pub name: String,
-    /// Its shards.
-    pub shards: u32,
-    /// Records that were not removed.
-    pub records: u64,
-    /// Segments that are copied.
-    pub segments: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Segments that stay in cold storage.
-    pub segments_cold: u64,
 }
 
 /// What keys of metadata are, by their first two parts; those of streams are told with the streams.
@@ -151,20 +134,13 @@ fn report_of(config: &Config, source: &MigrationSource, env: &Env, queues: usize
             *report.others.entry(kind).or_default() += 1;
         }
     }
-    let mut single = Vec::new();
-    for stream in source.streams() {
-        if stream.write_quorum == Some(1) {
-            single.push(stream.name.clone());
-        }
-        report.streams.push(MigrateStream {
-            name: stream.name,
-            shards: stream.shards,
-            records: stream.records,
-            segments: stream.segments,
-            bytes: stream.bytes,
-            segments_cold: stream.segments_cold,
-        });
-    }
+    report.streams = source.streams();
+    let single: Vec<&str> = report
+        .streams
+        .iter()
+        .filter(|stream| stream.write_quorum == Some(1))
+        .map(|stream| stream.name.as_str())
+        .collect();
     report.refused = refused(config, source, &report);
     if !single.is_empty() {
         report.notes.push(format!(

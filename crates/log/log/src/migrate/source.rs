@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::Serialize;
 use tailwater_env::{Env, Progress};
 use tailwater_format::{SegmentId, ShardId, ShardNumber, StreamId};
 use tailwater_journal::Journal;
@@ -33,7 +34,7 @@ struct SourceShard {
 }
 
 /// A stream that is moved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MigrationStream {
     /// Its name.
     pub name: String,
@@ -48,6 +49,7 @@ pub struct MigrationStream {
     /// Segments that only cold storage has. They stay there.
     pub segments_cold: u64,
     /// Copies of each entry, if the stream has a number of its own.
+    #[serde(skip)]
     pub write_quorum: Option<u32>,
 }
 
