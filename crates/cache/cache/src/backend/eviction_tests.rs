@@ -141,7 +141,10 @@ fn a_late_set_does_not_come_after_a_later_one_that_was_evicted_meanwhile() {
         assert_eq!(scanned.hot_held(), 0, "{eviction:?}");
         // The last one of those that are hot was set at this version, half a second ago.
         let late = set(&scanned.backend, &[49], 49, VALUE_BYTES);
-        assert_eq!(late, Outcome::BelowSummary(version(50)), "{eviction:?}");
+        assert!(
+            matches!(late, Outcome::BelowSummary(above) if above >= version(50)),
+            "{eviction:?}: {late:?}"
+        );
         assert_eq!(set(&scanned.backend, &[49], 5_000, VALUE_BYTES), Outcome::Applied);
     }
 }

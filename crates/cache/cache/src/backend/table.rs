@@ -298,7 +298,8 @@ impl Table {
     pub(super) fn apply(&mut self, item: &Item<'_>, now: Instant) -> Outcome {
         let hash = KeyHash::of(item.key);
         let held = self.find(hash);
-        let gone = self.tombstones.of(hash);
+        // A key that is held is not among them.
+        let gone = if held.is_some() { None } else { self.tombstones.of(hash) };
         let known = held.map(|node| self.node(node).version).or(gone.map(|gone| gone.erased));
         let promised = self.promises.get(&hash).copied().or(gone.map(|gone| gone.promised));
         match known {
@@ -407,10 +408,12 @@ impl Table {
                 self.replace(node, item.version, slot, pointer, now);
                 node
             }
-            None => self.insert(hash, item.version, slot, pointer, now),
+            None => {
+                self.tombstones.remove(hash);
+                self.insert(hash, item.version, slot, pointer, now)
+            }
         };
         self.expire_at(number, item.extras.expires_ms);
-        self.tombstones.remove(hash);
         if let Some(age) = age {
             self.recency.unlink(number, &mut self.nodes);
             let node = &mut self.nodes.0[number as usize];
@@ -620,15 +623,16 @@ impl Table {
 
     /// Removes a node for room.
     fn evict(&mut self, number: u32, now: Instant) {
-        let Node { hash, version, modified, used, .. } = *self.node(number);
+        let Node { version, modified, used, .. } = *self.node(number);
         self.removed = self.removed.max(version);
         self.counts.evicted_age = now.since(modified);
         self.counts.evicted_unused = now.since(used);
         self.eviction.note_evicted(number, self.items(), &mut self.nodes);
         self.remove(number, now);
         if self.counts.evicted_age < MUTATIONS_SETTLE {
-            // A SET of a lower version may still be under way. The key is not held, so it would be applied.
-            self.tombstones.promise(hash, version);
+            // A SET of a lower version may still be under way. The key is not held, so it would be applied. A version
+            // that holds for every key costs nothing here, where a promise for each would be kept and dropped again.
+            self.tombstones.raise_summary(version);
         }
         self.counts.evicted += 1;
     }

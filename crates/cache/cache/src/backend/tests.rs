@@ -255,7 +255,7 @@ fn an_index_for_values_of_their_size_holds_all_short_ones_and_one_for_longer_one
         let count = (8 << 20) / 2 / VALUE_BYTES;
         for n in 0..count {
             // As long as a chunk's.
-            set(&backend, &[[0; 40].as_slice(), &n.to_le_bytes()].concat(), 1, VALUE_BYTES);
+            set(&backend, &[[0; 40].as_slice(), &n.to_le_bytes()].concat(), n as u64 + 1, VALUE_BYTES);
         }
         (count as u64, backend.stats())
     };
