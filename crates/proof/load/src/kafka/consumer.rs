@@ -25,7 +25,7 @@ const FETCH_BYTES_MAX: i32 = 1 << 20;
 /// `isolation.level`: all that is there.
 const UNCOMMITTED: i8 = 0;
 /// The end of a partition, as a time.
-const LATEST: i64 = -1;
+pub(super) const LATEST: i64 = -1;
 /// A pause while the broker is still making a new partition.
 const PAUSE: Duration = Duration::from_millis(1);
 
