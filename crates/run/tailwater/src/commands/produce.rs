@@ -126,8 +126,7 @@ async fn produce(server: &Server, address: &str, args: Args) -> anyhow::Result<(
     let size = args.file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
     let mut lines = Lines::open(args.file.as_deref(), RECORD_BYTES_MAX).await?;
     let progress = output::progress(size);
-    let mut report =
-        Report { name: &args.name, format: args.output, acks: VecDeque::new(), sent: 0, appended: 0 };
+    let mut report = Report::new(&args.name, args.output);
     let appended = tokio::select! {
         done = append(&producer, &args, &mut lines, &mut report, &progress) => done,
         never = tell_trouble(&producer, &progress) => match never {},
@@ -135,17 +134,9 @@ async fn produce(server: &Server, address: &str, args: Args) -> anyhow::Result<(
     progress.finish_and_clear();
     let count = output::counted(report.appended, "record");
     let rest = || {
-        let sent = report.sent;
-        // Lines of a batch that failed are not behind those that were appended: only whoever knows them can send them
-        // again.
-        let open = match sent - report.appended {
-            0 => String::new(),
-            open => format!("of {} it is not known; ", output::counted(open, "line")),
-        };
-        let sent_lines = output::counted(sent, "line");
-        let rest = args.rest(lines.next_behind(sent));
+        let sent_lines = output::counted(report.sent, "line");
         let were = output::were(report.appended);
-        format!("{count} of {sent_lines} {were} appended; {open}{rest}")
+        format!("{count} of {sent_lines} {were} appended; {}", report.rest(&args, &lines))
     };
     match appended {
         Ok(InputEnd::Input) if args.output == Format::Table => eprintln!("{count} appended to {}", args.name),
@@ -165,26 +156,32 @@ async fn append(
 ) -> anyhow::Result<InputEnd> {
     let mut interrupts = signal(SignalKind::interrupt())?;
     let ended = loop {
+        if report.failure.is_some() {
+            break InputEnd::Input;
+        }
         // A terminal or a pipe may be silent for long: what was sent is reported meanwhile.
         let line = tokio::select! {
             biased;
-            _ = interrupts.recv() => break Ok(InputEnd::Interrupted),
+            _ = interrupts.recv() => break InputEnd::Interrupted,
             line = lines.next() => line,
-            result = report.next() => {
-                result?;
+            told = report.next() => {
+                told?;
                 continue;
             }
         };
         let line = match line {
             Ok(Some(line)) => line,
-            Ok(None) => break Ok(InputEnd::Input),
-            Err(error) => break Err(error),
+            Ok(None) => break InputEnd::Input,
+            Err(error) => {
+                report.failure = Some(error);
+                continue;
+            }
         };
         progress.inc(line.len() as u64 + 1);
         let (key, value) = split(line, args.key_delimiter.as_deref());
         match send(producer, args.shard, key, value).await {
             Ok(ack) => report.add(ack),
-            Err(error) => break Err(error.into()),
+            Err(error) => report.failure = Some(error.into()),
         }
         report.finished()?;
     };
@@ -200,7 +197,10 @@ async fn append(
         told = told => told?,
         _ = interrupts.recv() => {}
     }
-    ended
+    match report.failure.take() {
+        Some(error) => Err(error),
+        None => Ok(ended),
+    }
 }
 
 /// Tells why nothing is acknowledged, for as long as that is so: batches are tried for minutes.
@@ -259,31 +259,50 @@ pub fn split<'a>(line: &'a [u8], delimiter: Option<&str>) -> (Option<&'a [u8]>, 
     }
 }
 
-/// What was sent and not yet reported.
+/// What was sent, and what became of it.
 struct Report<'a> {
     name: &'a str,
     format: Format,
-    /// The first record of each batch is enough to learn of the batch, but only the answer tells which it was.
-    acks: VecDeque<Ack>,
+    /// Those that are not acknowledged yet, in the order of their lines.
+    acks: VecDeque<SentLines>,
     /// Records that the producer took, one for each line.
     sent: u64,
     /// Records that were acknowledged.
     appended: u64,
+    /// Lines that were not appended, and the first of them, from 1.
+    failed: u64,
+    first_failed: Option<u64>,
+    /// Why the first of those was not, or why no more lines were read.
+    failure: Option<anyhow::Error>,
 }
 
-impl Report<'_> {
+/// Lines that follow each other and share a batch.
+struct SentLines {
+    /// That of the first one.
+    ack: Ack,
+    /// Its number, from 1.
+    first: u64,
+    count: u64,
+}
+
+impl<'a> Report<'a> {
+    fn new(name: &'a str, format: Format) -> Self {
+        let (acks, failure) = (VecDeque::new(), None);
+        Self { name, format, acks, sent: 0, appended: 0, failed: 0, first_failed: None, failure }
+    }
+
     fn add(&mut self, ack: Ack) {
         self.sent += 1;
-        // Records that share a batch share its acknowledgement.
-        if self.acks.back().is_none_or(|last| !last.same_batch(&ack)) {
-            self.acks.push_back(ack);
+        match self.acks.back_mut().filter(|last| last.ack.same_batch(&ack)) {
+            // Records that share a batch share its acknowledgement.
+            Some(last) => last.count += 1,
+            None => self.acks.push_back(SentLines { ack, first: self.sent, count: 1 }),
         }
     }
 
     /// Reports what was acknowledged by now.
     fn finished(&mut self) -> anyhow::Result<()> {
-        while let Some(result) = self.acks.front().and_then(Ack::try_result) {
-            self.acks.pop_front();
+        while let Some(result) = self.acks.front().and_then(|lines| lines.ack.try_result()) {
             self.report(result)?;
         }
         Ok(())
@@ -292,23 +311,29 @@ impl Report<'_> {
     /// Waits for the oldest one and reports it. Waits for ever if there is none.
     async fn next(&mut self) -> anyhow::Result<()> {
         match self.acks.front_mut() {
-            Some(ack) => {
-                let result = ack.await;
-                self.acks.pop_front();
+            Some(lines) => {
+                let result = (&mut lines.ack).await;
                 self.report(result)
             }
             None => std::future::pending().await,
         }
     }
 
+    /// Reports what became of the oldest ones.
     fn report(&mut self, result: Result<tailwater_client::Acked, Error>) -> anyhow::Result<()> {
-        let acked = result?;
-        // Of the records of a batch the first one tells of all.
-        if acked.offset != acked.base_offset {
-            return Ok(());
-        }
-        self.appended += u64::from(acked.count);
-        if self.format == Format::Json {
+        let Some(lines) = self.acks.pop_front() else { return Ok(()) };
+        let acked = match result {
+            Ok(acked) => acked,
+            Err(error) => {
+                self.failed += lines.count;
+                self.first_failed.get_or_insert(lines.first);
+                self.failure.get_or_insert_with(|| error.into());
+                return Ok(());
+            }
+        };
+        self.appended += lines.count;
+        // Others of the batch may have been sent before or behind lines for another shard: its first record tells of it.
+        if acked.offset == acked.base_offset && self.format == Format::Json {
             output::print_json(&AckedBatch {
                 stream: self.name,
                 shard: acked.shard,
@@ -317,6 +342,30 @@ impl Report<'_> {
             })?;
         }
         Ok(())
+    }
+
+    /// How to send what was not appended. Lines behind a failed one may have been appended: they come again then, as
+    /// nothing may be left out.
+    fn rest(&self, args: &Args, lines: &Lines) -> String {
+        let (failed, open) = (self.failed, self.sent - self.appended - self.failed);
+        let first_open = self.acks.front().map(|lines| lines.first);
+        let Some(first) = first_open.into_iter().chain(self.first_failed).min() else {
+            return args.rest(lines.next_behind(self.sent));
+        };
+        let mut told = String::new();
+        if failed > 0 {
+            told += &format!("{} {} not; ", output::counted(failed, "line"), output::were(failed));
+        }
+        if open > 0 {
+            told += &format!("it is not known of {}; ", output::counted(open, "line"));
+        }
+        let again = match self.sent - first + 1 > failed + open {
+            true => format!(
+                "line {first} is the first of them, and some behind it were appended and come again; "
+            ),
+            false => String::new(),
+        };
+        told + &again + &args.rest(first)
     }
 }
 
