@@ -25,7 +25,7 @@ build: ## the program, target/release/tailwater, without what takes long to buil
 
 dist: ## what is shipped and measured, target/dist/tailwater: everything, optimized as one program, below 40 MB; takes longer
 	@.ci/need cc=gcc
-	$(CARGO) rustc --profile dist -p tailwater --all-features --bin tailwater -- $(FOLDED)
+	$(CARGO) rustc --profile dist -p tailwater --all-features --bin tailwater -- -C strip=symbols $(FOLDED)
 	@.ci/size $(TARGET)/dist/tailwater
 
 check: ## formatting and lints
