@@ -391,6 +391,9 @@ pub struct StreamConfigInfo {
     /// What an acknowledgement stands for.
     #[prost(enumeration = "DurabilityInfo", tag = "8")]
     pub durability: i32,
+    /// Bytes of the longest batch that is appended. A node of 0.1.0 does not say it.
+    #[prost(uint32, optional, tag = "9")]
+    pub append_bytes_max: Option<u32>,
 }
 
 /// What an acknowledgement stands for.

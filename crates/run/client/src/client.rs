@@ -10,6 +10,7 @@ use tailwater_env::{Env, Task};
 use tailwater_format::call::{
     self, CALL_VERSION, CallErrorCode, CallMessage, FindStream, Hello, Method, NodeInfo, stream_from_wire,
 };
+use tailwater_format::limits::APPEND_BYTES_MAX;
 use tailwater_format::{ShardId, ShardNumber, StreamId};
 use tailwater_rma::Address;
 use tailwater_tail::{DurableSource, ReaderConfig, ReaderStats, TailReader};
@@ -152,19 +153,27 @@ impl Client {
 
     /// Finds a stream by its name.
     pub async fn stream(&self, name: &str) -> Result<Stream, Error> {
+        self.found(name).await.map(|(stream, _)| stream)
+    }
+
+    /// A stream, and the bytes of the longest batch that it takes, as far as the node says that.
+    async fn found(&self, name: &str) -> Result<(Stream, Option<u32>), Error> {
         let find = FindStream { name: name.to_owned() };
         let found: call::StreamInfo = self.find(Method::FindStream, &find).await?;
         let id = stream_from_wire(&found.stream)?;
         if !(1..=SHARDS_MAX).contains(&found.shards) {
             return Err(Error::Malformed(format!("a stream of {} shards", found.shards)));
         }
-        Ok(Stream { name: found.name.into(), id, shards: found.shards })
+        let append_bytes_max = found.config.and_then(|config| config.append_bytes_max);
+        Ok((Stream { name: found.name.into(), id, shards: found.shards }, append_bytes_max))
     }
 
     /// A producer for the stream of that name.
     pub async fn producer(&self, stream: &str, config: ProducerSettings) -> Result<Producer, Error> {
-        let stream = self.stream(stream).await?;
-        Producer::start(self.inner.env.clone(), Arc::clone(&self.inner.node), stream, config).await
+        let (stream, append_bytes_max) = self.found(stream).await?;
+        let append_bytes_max = append_bytes_max.map_or(APPEND_BYTES_MAX, |bytes| bytes as usize);
+        let (env, node) = (self.inner.env.clone(), Arc::clone(&self.inner.node));
+        Producer::start(env, node, stream, append_bytes_max, config).await
     }
 
     /// A consumer of the stream of that name.

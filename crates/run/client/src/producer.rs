@@ -60,7 +60,8 @@ pub struct ProducerSettings {
     pub partitioner: Partitioner,
     /// Compression of record batches.
     pub codec: Codec,
-    /// Bytes of records in one batch; at most [`crate::limits::BATCH_BYTES_TARGET_MAX`].
+    /// Bytes of records in one batch; at most [`crate::limits::BATCH_BYTES_TARGET_MAX`], and at most what the stream
+    /// took in one append when the producer was made.
     pub batch_bytes: usize,
     /// How long a batch waits for more records although nothing is in flight.
     pub linger: Duration,
@@ -126,6 +127,7 @@ impl Producer {
         env: Env,
         node: Arc<Node>,
         stream: Stream,
+        append_bytes_max: usize,
         config: ProducerSettings,
     ) -> Result<Self, Error> {
         let identity = if config.idempotent {
@@ -137,7 +139,7 @@ impl Producer {
         } else {
             None
         };
-        let state = Mutex::new(ProducerCore::new(stream.shards, config, identity));
+        let state = Mutex::new(ProducerCore::new(stream.shards, append_bytes_max, config, identity));
         let shared =
             Arc::new(ProducerShared { env: env.clone(), state, work: Notify::new(), done: Notify::new() });
         let task = env.spawn(

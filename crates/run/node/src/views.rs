@@ -36,6 +36,7 @@ fn config_info(config: &StreamConfig) -> StreamConfigInfo {
         },
         flush_bytes: config.flush_bytes.into(),
         durability: durability.into(),
+        append_bytes_max: Some(config.append_bytes_max),
     }
 }
 

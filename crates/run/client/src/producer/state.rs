@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use tailwater_env::Instant;
 use tailwater_format::Offset;
-use tailwater_format::batch::{BatchBuilder, Producer};
+use tailwater_format::batch::{BATCH_HEADER_BYTES, BatchBuilder, Codec, Producer};
 use tailwater_format::call::CallErrorCode;
 use tailwater_format::limits::APPEND_ITEMS_MAX;
 
@@ -94,6 +94,8 @@ struct Shard {
 /// All of a producer but its I/O.
 pub(super) struct ProducerCore {
     config: ProducerSettings,
+    /// Bytes of a record's key and value, at most.
+    record_bytes_max: usize,
     /// Producer id and epoch.
     identity: Option<(i64, i16)>,
     shards: Vec<Shard>,
@@ -118,11 +120,23 @@ pub(super) struct ProducerCore {
 }
 
 impl ProducerCore {
-    pub(super) fn new(shards: u32, config: ProducerSettings, identity: Option<(i64, i16)>) -> Self {
+    /// The stream takes appends of so many bytes.
+    pub(super) fn new(
+        shards: u32,
+        append_bytes_max: usize,
+        config: ProducerSettings,
+        identity: Option<(i64, i16)>,
+    ) -> Self {
         assert!(shards > 0, "a stream has at least one shard");
-        let batch_bytes = config.batch_bytes.min(BATCH_BYTES_TARGET_MAX);
+        let batch_bytes = config.batch_bytes.min(BATCH_BYTES_TARGET_MAX).min(append_bytes_max);
+        // A compressed batch may be shorter than a record in it: the node says whether it is.
+        let record_bytes_max = match config.codec {
+            Codec::None => RECORD_BYTES_MAX.min(append_bytes_max.saturating_sub(BATCH_HEADER_BYTES)),
+            _ => RECORD_BYTES_MAX,
+        };
         Self {
             config: ProducerSettings { batch_bytes, ..config },
+            record_bytes_max,
             identity,
             shards: (0..shards).map(|_| Shard::default()).collect(),
             schedule: BTreeSet::new(),
@@ -189,8 +203,8 @@ impl ProducerCore {
             return Err(Error::Closed(why.clone()));
         }
         let bytes = key.map_or(0, <[u8]>::len) + value.len();
-        if bytes > RECORD_BYTES_MAX {
-            return Err(Error::RecordTooLong { bytes, bytes_max: RECORD_BYTES_MAX });
+        if bytes > self.record_bytes_max {
+            return Err(Error::RecordTooLong { bytes, bytes_max: self.record_bytes_max });
         }
         if !self.has_room() {
             let bytes_max = self.config.buffer_bytes_max;

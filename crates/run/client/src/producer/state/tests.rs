@@ -43,7 +43,12 @@ impl Rig {
     fn new(config: ProducerSettings) -> Self {
         let identity = config.idempotent.then_some((7, 0));
         let node = (0..3).map(|_| NodeShard::default()).collect();
-        Self { state: ProducerCore::new(3, config, identity), now: at(1_000), node, acks: Vec::new() }
+        Self {
+            state: ProducerCore::new(3, APPEND_BYTES_MAX, config, identity),
+            now: at(1_000),
+            node,
+            acks: Vec::new(),
+        }
     }
 
     /// One whose shards have acknowledged something.
@@ -247,6 +252,35 @@ fn a_full_buffer_refuses_and_has_room_again_after_the_answer() {
 }
 
 #[test]
+fn batches_are_no_longer_than_the_stream_takes_and_a_record_that_can_not_fit_is_refused_at_once() {
+    let mut state = ProducerCore::new(1, 1_000, config(), None);
+    for _ in 0..20 {
+        state.put(Instant::default, 5, 0, None, &[0; 300]).expect("it is not too long");
+    }
+    for len in [0, 850, 900] {
+        state.put(Instant::default, 5, 0, None, &vec![0; len]).expect("it is not too long");
+    }
+    let refused = state.put(Instant::default, 5, 0, None, &[0; 940]);
+    assert!(matches!(refused, Err(Error::RecordTooLong { bytes: 940, bytes_max: 939 })));
+    state.flush();
+    let mut records = 0;
+    loop {
+        let ready = state.take_ready(at(1_000_000));
+        if ready.is_empty() {
+            break;
+        }
+        let answers = ready.into_iter().map(|batch| {
+            assert!(batch.bytes.len() <= 1_000, "{} bytes", batch.bytes.len());
+            records += batch.count;
+            (batch, Outcome::Acked(Offset(0)))
+        });
+        let answers = answers.collect();
+        state.answered(at(1_000_000), answers);
+    }
+    assert_eq!(records, 23);
+}
+
+#[test]
 fn records_of_the_greatest_length_fit_whatever_the_configuration_says() {
     let mut rig =
         Rig::new(ProducerSettings { batch_bytes: usize::MAX, buffer_bytes_max: 1 << 30, ..config() });
@@ -268,8 +302,12 @@ fn records_of_the_greatest_length_fit_whatever_the_configuration_says() {
 #[test]
 fn one_call_carries_many_shards_and_no_more_than_a_node_takes() {
     let shards = 3 * APPEND_ITEMS_MAX as u32 / 2;
-    let mut state =
-        ProducerCore::new(shards, ProducerSettings { buffer_bytes_max: 1 << 30, ..config() }, Some((1, 0)));
+    let mut state = ProducerCore::new(
+        shards,
+        APPEND_BYTES_MAX,
+        ProducerSettings { buffer_bytes_max: 1 << 30, ..config() },
+        Some((1, 0)),
+    );
     for shard in 0..shards {
         drop(state.put(|| at(0), 5, shard, None, b"value").expect("there is room"));
     }
@@ -474,7 +512,8 @@ fn whatever_way_a_batch_is_lost_its_records_are_answered() {
 #[test]
 fn shards_are_chosen_as_the_configuration_says() {
     let chosen = |partitioner, key: Option<&[u8]>| {
-        let mut state = ProducerCore::new(4, ProducerSettings { partitioner, ..config() }, None);
+        let mut state =
+            ProducerCore::new(4, APPEND_BYTES_MAX, ProducerSettings { partitioner, ..config() }, None);
         (0..8_u64).map(|n| state.choose_shard(key, || n * 3)).collect::<Vec<_>>()
     };
     assert_eq!(chosen(Partitioner::RoundRobin, Some(b"key")), [1, 2, 3, 0, 1, 2, 3, 0]);
