@@ -5,6 +5,7 @@ use tailwater_node::api::{AccountBounds, AccountView, CreateAccountKey, CreatedA
 
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format, ListArgs};
+use crate::values;
 
 /// What to do with accounts.
 #[derive(Subcommand)]
@@ -37,19 +38,19 @@ pub enum Command {
 #[derive(clap::Args)]
 pub struct AccountOptions {
     /// Requests in a second; 0 is any number, here and for the others.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = values::number::<u64>(0..=u64::MAX))]
     requests_per_s: Option<u64>,
     /// Bytes of requests in a second.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(0..=u64::MAX))]
     bytes_per_s: Option<u64>,
     /// Queues.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = values::number::<usize>(0..=usize::MAX as u64))]
     queues_max: Option<usize>,
     /// Messages in flight, in all its queues.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = values::number::<u64>(0..=u64::MAX))]
     in_flight_max: Option<u64>,
     /// Receives that wait at the same time.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = values::number::<usize>(0..=usize::MAX as u64))]
     waiting_max: Option<usize>,
 }
 

@@ -17,8 +17,8 @@ pub struct Args {
     /// Say what is in the directory and what would be moved, and move nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Once everything is moved, remove the directory's own segments, which nothing reads any more. Of a directory that
-    /// was moved before, too.
+    /// Once everything is moved, remove the directory's own segments, which nothing reads any more. This
+    /// works on a directory that was moved earlier, too.
     #[arg(long, conflicts_with = "dry_run")]
     remove_segments: bool,
     /// Form of the output.

@@ -332,7 +332,7 @@ impl<'a> Report<'a> {
             }
         };
         self.appended += lines.count;
-        // Others of the batch may have been sent before or behind lines for another shard: its first record tells of it.
+        // Lines for another shard may lie between those of the batch: its first record tells of it.
         if acked.offset == acked.base_offset && self.format == Format::Json {
             output::print_json(&AckedBatch {
                 stream: self.name,

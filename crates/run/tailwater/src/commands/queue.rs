@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tailwater_client::Error;
 use tailwater_sqs::limits;
 use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::Server;
 use crate::lines::Lines;
@@ -408,8 +409,16 @@ fn send(client: &Client, send: SendArgs) -> anyhow::Result<()> {
 /// Sends each line of standard input.
 fn send_lines(client: &Client, batch: &mut Batch<'_>) -> anyhow::Result<()> {
     let mut lines = client.block_on(Lines::open(None, BODY_BYTES_MAX))?;
+    let mut interrupts = client.block_on(async { signal(SignalKind::interrupt()) })?;
     loop {
-        match client.block_on(lines.next()) {
+        let line = client.block_on(async {
+            tokio::select! {
+                biased;
+                _ = interrupts.recv() => Err(anyhow::anyhow!("interrupted")),
+                line = lines.next() => line,
+            }
+        });
+        match line {
             Ok(Some(line)) => match std::str::from_utf8(line) {
                 Ok(line) => batch.push(line.to_owned())?,
                 Err(_) => {

@@ -6,6 +6,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use tailwater_client::Start;
+use tailwater_format::limits::OFFSET_MAX;
 use tailwater_node::api::{
     AlterStream, ClusterEndsView, CopyTreeView, CreateStream, PlaceStream, RestoreStream, ShardView,
     StreamView, Truncate, Truncated,
@@ -60,8 +61,8 @@ pub struct SegmentsKeptArgs {
     /// Bookies that a segment is spread over. With a write quorum of its own a stream has as many by default.
     #[arg(long, value_name = "N|default")]
     ensemble: Option<String>,
-    /// Regions that the copies which acknowledge an append are in, whichever they are, where segments are in
-    /// BookKeeper. At most the ack quorum. `default` is what the node's configuration says below `[ledgers]`.
+    /// With segments in BookKeeper: the number of regions that have to hold an append before it is acknowledged. At
+    /// most the ack quorum. `default` is what the node's configuration says below `[ledgers]`.
     #[arg(long, value_name = "N|default")]
     min_regions: Option<String>,
 }
@@ -129,7 +130,7 @@ pub enum Command {
         /// The stream's name.
         name: String,
         /// The first offset to bring back. By default the first one in cold storage.
-        #[arg(long, value_name = "OFFSET", default_value_t = 0)]
+        #[arg(long, value_name = "OFFSET", default_value_t = 0, value_parser = values::number::<u64>(0..=OFFSET_MAX))]
         from: u64,
         /// The shard. By default all shards.
         #[arg(long, value_name = "N", value_parser = values::number::<u32>(0..=u32::MAX.into()))]

@@ -14,6 +14,8 @@ use tailwater_window::{WindowConfig, WindowReport, WindowStats};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::Command;
 
+use crate::values;
+
 /// First and longest pause before a window that ended is started again; doubled in between.
 const RESTART_PAUSE_MIN: Duration = Duration::from_millis(200);
 /// See [`RESTART_PAUSE_MIN`].
@@ -29,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     unix: PathBuf,
     /// How many processes have to follow a shard before the window reads it for them.
-    #[arg(long, value_name = "PROCESSES", default_value_t = 1)]
+    #[arg(long, value_name = "PROCESSES", default_value_t = 1, value_parser = values::number::<usize>(0..=usize::MAX as u64))]
     from: usize,
     /// File in PEM with the CA of the cells' certificates, if the cells are in TLS.
     #[arg(long, value_name = "FILE")]

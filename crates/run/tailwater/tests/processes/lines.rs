@@ -5,7 +5,31 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use tailwater_kafka_wire::messages::configs::{
+    AlterConfigsRequest, AlterConfigsRequestAlterableConfig, AlterConfigsRequestResource,
+};
+
+use crate::support::raw::Raw;
 use crate::support::{Node, wait_for};
+
+/// Kafka's number of a topic among what is configured.
+const TOPIC: i8 = 2;
+
+/// From now on an append to the stream has at most so many bytes.
+fn alter_limit(node: &Node, stream: &str, bytes_max: usize) {
+    let config = AlterConfigsRequestAlterableConfig {
+        name: "max.message.bytes".to_owned(),
+        value: Some(bytes_max.to_string()),
+    };
+    let resource = AlterConfigsRequestResource {
+        resource_type: TOPIC,
+        resource_name: stream.to_owned(),
+        configs: vec![config],
+    };
+    let asked = AlterConfigsRequest { resources: vec![resource], ..Default::default() };
+    let answer = Raw::connect(node).ask(&asked);
+    assert_eq!(answer.responses[0].error_code, 0, "{answer:?}");
+}
 
 /// A command whose standard input stays open, and whose errors go to a file.
 fn started(mut command: Command, errors: &std::path::Path) -> Child {
@@ -89,6 +113,34 @@ fn after_a_line_that_is_too_long_the_log_queues_and_broadcasts_have_those_before
 }
 
 #[test]
+fn no_line_is_left_out_of_what_is_to_be_sent_again_after_one_that_the_node_refused() {
+    let (_dir, node) = Node::with_stream(&["n", "--shards", "2"]);
+    alter_limit(&node, "n", 1_000);
+    // It may be compressed to less, so the node and not the command finds it too long.
+    let mut noise = (1_u32, Vec::new());
+    for _ in 0..2_000 {
+        noise.0 = noise.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        noise.1.push(b'0' + (noise.0 >> 26) as u8);
+    }
+    let mut lines: Vec<Vec<u8>> = (1..=400).map(|number| format!("line {number}").into_bytes()).collect();
+    lines[149] = noise.1;
+    let produce = ["produce", "n", "--partitioner", "round-robin", "--codec", "lz4"];
+    let refused = node.output(&produce, &lines.join(&b'\n'));
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && told.contains("bytes"), "{told}");
+    let first = told.split("tail -n +").nth(1).and_then(|rest| rest.split(' ').next());
+    let first: usize = first.and_then(|first| first.parse().ok()).unwrap_or_else(|| panic!("{told}"));
+    assert!((1..=150).contains(&first), "{told}");
+    let rest = lines[first - 1..].iter().filter(|line| line.len() < 1_000).cloned().collect::<Vec<_>>();
+    assert!(node.output(&produce, &rest.join(&b'\n')).status.success());
+    let held = node.consume("n");
+    for line in lines.iter().filter(|line| line.len() < 1_000) {
+        let line = String::from_utf8_lossy(line);
+        assert!(held.iter().any(|held| *held == line), "{line} is missing: {told}");
+    }
+}
+
+#[test]
 fn all_lines_before_one_that_is_too_long_are_published_although_most_were_on_their_way() {
     let (_dir, node) = Node::start_anew();
     let lines: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
@@ -138,18 +190,54 @@ fn producers_publishers_and_senders_wait_for_a_node_that_is_not_there_yet() {
 }
 
 #[test]
-fn a_producer_that_is_interrupted_tells_what_was_appended_and_how_to_go_on() {
+fn whatever_sends_lines_and_is_interrupted_tells_what_was_sent_and_how_to_go_on() {
     let (dir, node) = Node::with_stream(&["n"]);
-    let errors = dir.path().join("errors");
-    let mut producer = started(node.command(&["produce", "n"]), &errors);
-    let mut input = producer.stdin.take().expect("piped");
-    input.write_all(b"one\ntwo\nthree\n").expect("written");
-    wait_for("all lines to be read", || (node.consume("n").len() == 3).then_some(()));
-    interrupt(&producer);
-    assert!(!producer.wait().expect("it ends").success());
+    node.run(&["queue", "create", "n"]);
+    let ways: [(&[&str], &[&str], &str, &str); 2] = [
+        (
+            &["produce", "n"],
+            &["consume", "n", "--exit-at-end"],
+            "interrupted: 3 records of 3 lines were appended",
+            "tail -n +4 FILE | tailwater produce n",
+        ),
+        (
+            &["broadcast", "publish", "n"],
+            &["broadcast", "listen", "n", "--exit-at-end"],
+            "3 of 3 lines were published; the rest",
+            "tail -n +4 FILE | tailwater broadcast publish n",
+        ),
+    ];
+    for (way, look, told_first, told_then) in ways {
+        let errors = dir.path().join(format!("errors of {}", way[0]));
+        let mut sender = started(node.command(way), &errors);
+        let mut input = sender.stdin.take().expect("piped");
+        input.write_all(b"one\ntwo\nthree\n").expect("written");
+        wait_for("all lines to be sent", || (node.run(look).lines().count() == 3).then_some(()));
+        interrupt(&sender);
+        assert!(!sender.wait().expect("it ends").success());
+        drop(input);
+        let told = std::fs::read_to_string(&errors).expect("readable");
+        assert!(
+            told.contains("interrupted") && told.contains(told_first) && told.contains(told_then),
+            "{told}"
+        );
+    }
+    // Lines go to a queue ten together: of the last ones it has to be told whether they went.
+    let errors = dir.path().join("errors of queue");
+    let mut sender = started(node.command(&["queue", "send", "n"]), &errors);
+    let mut input = sender.stdin.take().expect("piped");
+    input.write_all("line\n".repeat(25).as_bytes()).expect("written");
+    let peek = ["queue", "peek", "n", "-n", "1", "-o", "json"];
+    wait_for("some lines to be sent", || (!node.run(&peek).is_empty()).then_some(()));
+    interrupt(&sender);
+    assert!(!sender.wait().expect("it ends").success());
+    drop(input);
     let told = std::fs::read_to_string(&errors).expect("readable");
-    assert!(told.contains("interrupted: 3 records of 3 lines were appended"), "{told}");
-    assert!(told.contains("tail -n +4 FILE | tailwater produce n"), "{told}");
+    let held = node.run(&["queue", "receive", "n", "-n", "25"]).lines().count();
+    assert!(
+        told.contains("interrupted") && told.contains(&format!("{held} were sent, and nothing")),
+        "{told}"
+    );
 }
 
 #[test]
@@ -158,15 +246,40 @@ fn a_handler_that_is_interrupted_gives_its_message_back() {
     node.run(&["queue", "create", "q"]);
     node.run(&["queue", "send", "q", "work"]);
     let (begun, errors) = (dir.path().join("begun"), dir.path().join("errors"));
-    let command = format!("touch {}; exec sleep 3600", begun.display());
+    // The shell waits for it, and is not it.
+    let command = format!("touch {}; sleep 3600; true", begun.display());
     let receive = ["queue", "receive", "q", "--exec", &command];
     let mut worker = started(node.command(&receive), &errors);
     wait_for("the handler to begin", || begun.exists().then_some(()));
+    let handlers = children_of(worker.id());
+    assert!(!handlers.is_empty());
     interrupt(&worker);
     worker.wait().expect("it ends");
     let told = std::fs::read_to_string(&errors).expect("readable");
     assert!(told.contains("interrupted") && told.contains("visible again"), "{told}");
-    assert_eq!(node.run(&["queue", "receive", "q"]), "work\n");
+    assert_eq!(node.run(&["queue", "receive", "q", "--visibility-timeout", "0"]), "work\n");
+    wait_for("nothing of the handler to run", || handlers.iter().all(|id| !runs(*id)).then_some(()));
+
+    // One that ends well although it is interrupted has handled its message.
+    let begun = dir.path().join("begun-again");
+    let command = format!("trap 'exit 0' INT; touch {}; while :; do sleep 0.01; done", begun.display());
+    let mut worker = started(node.command(&["queue", "receive", "q", "--exec", &command]), &errors);
+    wait_for("the handler to begin", || begun.exists().then_some(()));
+    interrupt(&worker);
+    worker.wait().expect("it ends");
+    assert_eq!(node.run(&["queue", "receive", "q"]), "");
+}
+
+/// The processes below one, however far.
+fn children_of(process: u32) -> Vec<u32> {
+    let path = format!("/proc/{process}/task/{process}/children");
+    let children = std::fs::read_to_string(path).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|id| id.parse().ok());
+    children.flat_map(|child| [vec![child], children_of(child)].concat()).collect()
+}
+
+fn runs(process: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{process}")).exists()
 }
 
 #[test]

@@ -10,6 +10,7 @@ use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
 use tailwater_broadcast::limits::PAYLOAD_BYTES_MAX;
 use tailwater_broadcast::{Collect, Content, Stream};
 use tailwater_env::Env;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::ProxyFlags;
 use crate::lines::{self, Lines};
@@ -61,7 +62,8 @@ fn header(text: &str) -> Result<(Bytes, Bytes), String> {
     Ok((Bytes::copy_from_slice(name.as_bytes()), Bytes::copy_from_slice(value.as_bytes())))
 }
 
-/// Publishes lines until there are no more, or one can't be read or is refused, and all are answered.
+/// Publishes lines until there are no more, one can't be read or is refused, or a Ctrl-C comes, and all are answered. A
+/// second Ctrl-C does not wait for answers.
 ///
 /// # Errors
 /// If not all were published: how many were, and how to go on.
@@ -77,10 +79,15 @@ pub async fn run(proxy: &ProxyFlags, args: Args) -> anyhow::Result<()> {
     let mut told =
         PublishedLines { stream: &stream, format: args.output, answered: 0, published: 0, refused: None };
     let mut unread = None;
+    let mut interrupts = signal(SignalKind::interrupt())?;
     while told.refused.is_none() {
         // A terminal or a pipe may be silent for long: what was published is reported meanwhile.
         let line = tokio::select! {
             biased;
+            _ = interrupts.recv() => {
+                unread = Some(anyhow::anyhow!("interrupted"));
+                break;
+            }
             Some(answer) = answers.next() => {
                 told.add(answer)?;
                 continue;
@@ -117,10 +124,17 @@ pub async fn run(proxy: &ProxyFlags, args: Args) -> anyhow::Result<()> {
         }
     }
     // What was read is on its way, however reading ended.
-    while let Some(answer) = answers.next().await {
-        told.add(answer)?;
+    loop {
+        tokio::select! {
+            biased;
+            _ = interrupts.recv() => break,
+            answer = answers.next() => match answer {
+                Some(answer) => told.add(answer)?,
+                None => break,
+            },
+        }
     }
-    told.end(&args, &lines, unread)
+    told.end(&args, &lines, unread, answers.len() as u64)
 }
 
 /// What is known of the lines that were read.
@@ -155,10 +169,10 @@ impl PublishedLines<'_> {
         }
     }
 
-    /// Tells what became of all lines; `unread` is why no more could be read.
-    fn end(self, args: &Args, lines: &Lines, unread: Option<anyhow::Error>) -> anyhow::Result<()> {
+    /// Tells what became of all lines; `unread` is why no more were read. The last `open` ones have no answer.
+    fn end(self, args: &Args, lines: &Lines, unread: Option<anyhow::Error>, open: u64) -> anyhow::Result<()> {
         let Self { stream, answered, published, .. } = self;
-        let of_lines = output::counted(answered, "line");
+        let of_lines = output::counted(answered + open, "line");
         let published_of = format!("{published} of {of_lines} {} published", output::were(published));
         match (self.refused, unread) {
             (None, None) if self.format == Format::Table => {
@@ -167,7 +181,12 @@ impl PublishedLines<'_> {
             }
             (None, None) => Ok(()),
             (None, Some(unread)) => {
-                Err(unread.context(format!("{published_of}; {}", args.rest(lines.next_behind(answered)))))
+                let not_known = match open {
+                    0 => String::new(),
+                    _ => format!("it is not known of those from line {} on; ", answered + 1),
+                };
+                let rest = args.rest(lines.next_behind(answered));
+                Err(unread.context(format!("{published_of}; {not_known}{rest}")))
             }
             (Some((line, error)), unread) => {
                 if let Some(unread) = unread {

@@ -27,11 +27,21 @@ pub struct EndpointFlags {
 
 /// A client of one endpoint.
 pub struct Client {
-    runtime: tokio::runtime::Runtime,
+    /// There until it is dropped.
+    runtime: Option<tokio::runtime::Runtime>,
     env: Env,
     endpoint: queue::Endpoint,
     /// Until when somebody who answers is waited for.
     waits_until: Instant,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // A read of standard input goes on after a Ctrl-C, and nobody waits for it.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Client {
@@ -55,7 +65,7 @@ impl Client {
         let dialer = server.dialer(&env)?;
         let endpoint = queue::Endpoint::with_dialer(&env, &address, Credentials::from_env(), dialer)
             .context("--endpoint, AWS_ENDPOINT_URL_SQS, or what the node tells")?;
-        Ok(Self { runtime, env, endpoint, waits_until })
+        Ok(Self { runtime: Some(runtime), env, endpoint, waits_until })
     }
 
     /// The library's client.
@@ -65,7 +75,7 @@ impl Client {
 
     /// Runs something that waits.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        self.runtime.block_on(future)
+        self.runtime.as_ref().expect("not dropped").block_on(future)
     }
 
     /// Waits a while.

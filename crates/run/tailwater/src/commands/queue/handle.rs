@@ -4,9 +4,11 @@ use std::fmt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal as ProcessSignal, kill_process_group};
 use tailwater_client::queue::{Message, Unhandled};
 use tailwater_env::Env;
 use tokio::io::AsyncWriteExt;
+use tokio::process::Child;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::ReceiveArgs;
@@ -15,6 +17,9 @@ use crate::output;
 
 /// How long a receive waits where it goes on for ever, by default: as long as it may.
 const WAIT_S: u32 = 20;
+
+/// How long a handler may take to end once it was interrupted.
+const ENDING_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Pause before a node that is away is asked again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -62,7 +67,8 @@ pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> 
         let missed = |error: &tailwater_client::Error| {
             eprintln!("tailwater: the message may become visible while it is handled: {error}");
         };
-        match queue.handle_telling(&message, run(&message, command, &mut interrupts), missed).await {
+        let handled = run(&message, command, &mut interrupts, &mut interrupted);
+        match queue.handle_telling(&message, handled, missed).await {
             Ok(()) => {}
             Err(Unhandled::NotDeleted((), error)) if is_endless && error.is_retriable() => {
                 eprintln!(
@@ -73,7 +79,6 @@ pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> 
             Err(Unhandled::NotDeleted((), error)) => return Err(explained(error)),
             Err(Unhandled::Failed(why)) => {
                 failed += 1;
-                interrupted = matches!(why, HandlerFailure::Interrupted);
                 eprintln!("tailwater: {} was not handled ({why}) and is visible again", message.id);
             }
         }
@@ -101,8 +106,14 @@ impl fmt::Display for HandlerFailure {
     }
 }
 
-/// Runs `command` in a shell, the message's body on its standard input.
-async fn run(message: &Message, command: &str, interrupts: &mut Signal) -> Result<(), HandlerFailure> {
+/// Runs `command` in a shell, the message's body on its standard input. A Ctrl-C is passed on to it and to all that it
+/// has started, and it may end by itself: if it succeeds all the same, it has handled the message.
+async fn run(
+    message: &Message,
+    command: &str,
+    interrupts: &mut Signal,
+    interrupted: &mut bool,
+) -> Result<(), HandlerFailure> {
     let group = message.answer["Attributes"]["MessageGroupId"].as_str().unwrap_or_default();
     let mut child = tokio::process::Command::new("sh")
         .arg("-c")
@@ -111,6 +122,8 @@ async fn run(message: &Message, command: &str, interrupts: &mut Signal) -> Resul
         .env("TAILWATER_MESSAGE_ID", &message.id)
         .env("TAILWATER_RECEIVE_COUNT", message.receives.to_string())
         .env("TAILWATER_GROUP", group)
+        // A group of its own, so that a signal reaches what the shell has started, and a terminal's does so once.
+        .process_group(0)
         .spawn()
         .map_err(HandlerFailure::Start)?;
     let mut stdin = child.stdin.take().expect("piped");
@@ -125,13 +138,30 @@ async fn run(message: &Message, command: &str, interrupts: &mut Signal) -> Resul
         _ = interrupts.recv() => None,
         status = handled => Some(status),
     };
-    let Some(status) = status else {
-        // A terminal has interrupted it as well, but whoever sent the signal to this process alone has not.
-        let _ = child.kill().await;
-        return Err(HandlerFailure::Interrupted);
+    let status = match status {
+        Some(status) => status,
+        None => {
+            *interrupted = true;
+            end(&mut child, interrupts).await
+        }
     };
     match status.map_err(HandlerFailure::Start)? {
         status if status.success() => Ok(()),
+        _ if *interrupted => Err(HandlerFailure::Interrupted),
         status => Err(HandlerFailure::Ended(status)),
     }
+}
+
+/// Interrupts a handler, and kills it if it does not end, or if a second Ctrl-C comes.
+async fn end(child: &mut Child, interrupts: &mut Signal) -> std::io::Result<ExitStatus> {
+    let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    let tell = |signal| group.map(|group| kill_process_group(group, signal));
+    tell(ProcessSignal::INT);
+    tokio::select! {
+        status = child.wait() => return status,
+        () = Env::real().sleep(ENDING_DEADLINE) => {}
+        _ = interrupts.recv() => {}
+    }
+    tell(ProcessSignal::KILL);
+    child.wait().await
 }
