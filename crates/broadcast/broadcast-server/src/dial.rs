@@ -10,7 +10,7 @@ use tailwater_env::{Complaints, Env};
 use tailwater_tls::{DialError, Dialer};
 
 use crate::inputs::Inputs;
-use crate::{SILENCE, connection};
+use crate::{SILENCE_MAX, connection};
 
 /// The first pause between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -98,6 +98,14 @@ async fn once(
         anyhow::bail!("no answer within {timeout:?}");
     };
     let (reader, writer, peer) = connected?;
-    connection::run(env, peer, Some(address.to_owned()), reader, writer, inputs, (Some(SILENCE), None, None))
-        .await
+    connection::run(
+        env,
+        peer,
+        Some(address.to_owned()),
+        reader,
+        writer,
+        inputs,
+        (Some(SILENCE_MAX), None, None),
+    )
+    .await
 }

@@ -49,7 +49,7 @@ const INPUTS_MAX: usize = 1024;
 /// How often the core task lets time pass.
 const TICK: Duration = Duration::from_millis(20);
 /// How long the other end may say nothing: replicas tell each other every `advertise_ms` that they are alive.
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// Where the region's chain is decided.
 #[derive(Clone)]

@@ -19,7 +19,7 @@ use tailwater_broadcast::replica::{
 };
 
 /// How long a member may leave unread what waits for it, and how often such ones are looked for, in milliseconds.
-const STALLED_MS: u64 = 5_000;
+const STALLED_MS_MAX: u64 = 5_000;
 const LOOK_MS: u64 = 250;
 /// Members of the proxy's view at most, and milliseconds between two messages about progress to one of them.
 const VIEW_MAX: usize = 20;
@@ -229,7 +229,8 @@ impl Region {
     }
 
     fn end_stalled(&mut self, now_ms: u64, replica: &Replica) {
-        let stalled = |joined: &Joined| joined.paused && now_ms.saturating_sub(joined.moved_ms) > STALLED_MS;
+        let stalled =
+            |joined: &Joined| joined.paused && now_ms.saturating_sub(joined.moved_ms) > STALLED_MS_MAX;
         let stalled: Vec<ConnectionId> =
             self.members.iter().filter(|(_, joined)| stalled(joined)).map(|(id, _)| *id).collect();
         for id in stalled {

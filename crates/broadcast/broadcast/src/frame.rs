@@ -44,7 +44,7 @@ thread_local! {
 }
 
 /// What was sent and not acknowledged for so long ends a connection.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(5);
 
 /// Sets a connection up, as [`set_up`] does, for messages.
 ///
@@ -65,7 +65,7 @@ pub(crate) fn set_up(stream: &TcpStream) -> std::io::Result<()> {
     let socket = socket2::SockRef::from(stream);
     // Where bbr is the default it caps a loopback stream near 10 Gbit/s; where cubic is not there, so be it.
     let _ = socket.set_tcp_congestion(b"cubic");
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))
 }
 
 /// Why no more messages come.

@@ -40,6 +40,7 @@ use bytes::Bytes;
 
 use crate::batch::{Batch, EventRef};
 use crate::event::Collect;
+use crate::limits::KEY_INDEX_BYTES_MAX;
 
 pub(crate) use finality::OnItsWay;
 pub use finality::{Budget, FinalityRefusal};
@@ -392,6 +393,11 @@ impl History {
     /// Bytes of the encoded events that are stored, at once.
     pub fn bytes(&self) -> u64 {
         self.blocks.bytes()
+    }
+
+    /// Bytes that it takes to find events by their keys, at once, and at most.
+    pub fn index_bytes(&self) -> u64 {
+        self.keys.len() as u64 * KEY_INDEX_BYTES_MAX
     }
 
     /// What it holds. Takes time in proportion to the number of its blocks.

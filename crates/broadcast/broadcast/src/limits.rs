@@ -18,6 +18,8 @@ pub const PREDICATE_BYTES_MAX: usize = 4096;
 pub const BATCH_BYTES_MAX: usize = 2 << 20;
 /// Events of one batch, tombstoned ones not counted.
 pub const BATCH_EVENTS_MAX: u32 = 1 << 20;
+/// Memory that the index takes for the key of an event, at most.
+pub const KEY_INDEX_BYTES_MAX: u64 = 48;
 /// Bytes of a stream's events that may be on their way down the chain; beyond it publishers are refused, and nothing
 /// more is taken from other regions.
 pub const UNSETTLED_BYTES_MAX: usize = 64 << 20;

@@ -10,8 +10,8 @@
 //!   one of them is heard after that, or may be yet. If all of them started again the first goes on alone, and the
 //!   others join it: whatever was acknowledged, or read, every member's disk has.
 //! - A member that lives and does not move on keeps all publishers waiting, so it is removed if that lasts for
-//!   [`STUCK_SILENCES`] times as long as silence may, and another one whose disk goes on is heard after that. Members
-//!   say what they wait for ([`Waits`]), and whom that points to is found so:
+//!   [`STUCK_SILENCES_MIN`] times as long as silence may, and another one whose disk goes on is heard after that.
+//!   Members say what they wait for ([`Waits`]), and whom that points to is found so:
 //!   - A disk that stands still is its owner's own word, and its owner goes.
 //!   - A member before whom the next one does not move on waits as well, as what it holds is what all behind it hold.
 //!     So it is the last one of those that wait who knows, and who waits for its own disk is not believed about another
@@ -44,7 +44,7 @@ use crate::message::{Chain, Has, Member, ReplicaId, Waits};
 /// Replicas of one chain, joining ones included.
 pub const MEMBERS_MAX: usize = 16;
 /// A member that does not move on though it could is removed after so many times as long as one that is silent.
-pub const STUCK_SILENCES: u64 = 5;
+pub const STUCK_SILENCES_MIN: u64 = 5;
 /// One that was removed for that is kept out for that time, doubled so many times at most.
 const DOUBLED_MAX: u32 = 4;
 /// Of so many it is remembered.
@@ -465,7 +465,7 @@ impl Membership {
     }
 
     fn stuck_ms(&self) -> u64 {
-        STUCK_SILENCES * self.silence_ms
+        STUCK_SILENCES_MIN * self.silence_ms
     }
 
     /// Whether a replica was not removed a short while ago because it did not move on.

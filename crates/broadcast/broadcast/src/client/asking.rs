@@ -11,7 +11,7 @@ use crate::message::Message;
 /// How often the tail is asked how far it is, if nothing else is said.
 pub(super) const ASK: Duration = Duration::from_millis(500);
 /// How long it may say nothing: it is asked how far it is at least thrice meanwhile.
-const SILENCE: Duration = Duration::from_secs(3);
+const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// When a tail is asked how far it is, and for how long it was silent.
 pub(super) struct Asking {
@@ -34,7 +34,7 @@ impl Asking {
     /// It is asked at once, and then again and again, `every` so often, but within a third of what it may be silent
     /// for.
     pub(super) fn new(env: &Env, every: Duration) -> Self {
-        Self { env: env.clone(), every: every.min(SILENCE / 3), ask_at: env.now(), silence: None }
+        Self { env: env.clone(), every: every.min(SILENCE_MAX / 3), ask_at: env.now(), silence: None }
     }
 
     /// Waits for what the tail at `address` says next, or until it is to be asked.
@@ -60,7 +60,7 @@ impl Asking {
                     return said.ok_or_else(|| anyhow::anyhow!("{address} closed the connection"));
                 }
                 None if silence.is_over(&self.env, reader) => {
-                    anyhow::bail!("{address} said nothing for {SILENCE:?}")
+                    anyhow::bail!("{address} said nothing for {SILENCE_MAX:?}")
                 }
                 None => {}
             }
@@ -77,7 +77,7 @@ struct Silence {
 
 impl Silence {
     fn new<R: AsyncRead + Unpin>(env: &Env, reader: &FrameReader<R>) -> Self {
-        Self { until: env.now() + SILENCE, reads: reader.reads() }
+        Self { until: env.now() + SILENCE_MAX, reads: reader.reads() }
     }
 
     /// Whether nothing came for too long.

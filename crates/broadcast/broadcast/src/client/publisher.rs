@@ -26,7 +26,7 @@ pub const UNACKNOWLEDGED_BYTES_MAX: usize = 64 << 20;
 /// A pause between two tries to reach the head.
 const RETRY: Duration = Duration::from_millis(50);
 /// How long the head may say nothing: it says that it is alive more often than that.
-const SILENCE: Duration = Duration::from_secs(3);
+const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// Why an event was not published.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -251,8 +251,8 @@ impl PublisherState {
             let room = is_written && self.queues.values().all(Queue::has_room);
             tokio::select! {
                 biased;
-                message = reader.next_unless_silent(&env, SILENCE) => match message {
-                    None => anyhow::bail!("{address} said nothing for {SILENCE:?}"),
+                message = reader.next_unless_silent(&env, SILENCE_MAX) => match message {
+                    None => anyhow::bail!("{address} said nothing for {SILENCE_MAX:?}"),
                     Some(message) => match message? {
                         Some(message) => self.answered(message, &address)?,
                         None => anyhow::bail!("{address} closed the connection"),

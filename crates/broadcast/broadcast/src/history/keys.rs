@@ -167,6 +167,11 @@ impl HistoryKeys {
         self.free.push(place);
     }
 
+    /// How many keys it has.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Bytes that it takes.
     pub(super) fn memory_bytes(&self) -> usize {
         let numbers: usize = self.lists.iter().map(|list| list.numbers.capacity() * 8).sum();

@@ -153,9 +153,10 @@ impl StreamState {
         self.unsettled_bytes > UNSETTLED_BYTES_MAX
     }
 
-    /// Bytes of encoded events that it has, those on their way among them.
+    /// Bytes of encoded events that it has, those on their way among them, and of the index of their keys: of small
+    /// events that is most of the memory they take.
     pub fn bytes(&self) -> u64 {
-        self.history.bytes() + self.unsettled_bytes as u64
+        self.history.bytes() + self.history.index_bytes() + self.unsettled_bytes as u64
     }
 
     /// Whether so little is on its way that it is worth to ask another region for more again.

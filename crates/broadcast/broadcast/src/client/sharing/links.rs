@@ -15,7 +15,7 @@ use crate::region::AGAIN_MS;
 /// Bytes after which it is ended: it makes us answer what is not held back.
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 /// How long a link may leave unread what waits for it, in milliseconds.
-const STALLED_MS: u64 = 5_000;
+const STALLED_MS_MAX: u64 = 5_000;
 /// How long a link may be silent if its listener is in the view, and if it is not, in milliseconds. Whoever tells it of
 /// progress again would have to connect anew each time if that were shorter.
 const IDLE_MS: (u64, u64) = (60_000, 2 * AGAIN_MS + 2_000);
@@ -190,7 +190,7 @@ impl Links {
             self.part(now_ms, id);
         }
         let stuck = self.links.iter().filter(|(_, link)| {
-            let stalled = link.paused && now_ms.saturating_sub(link.moved_ms) > STALLED_MS;
+            let stalled = link.paused && now_ms.saturating_sub(link.moved_ms) > STALLED_MS_MAX;
             stalled || link.writer.waiting() > UNREAD_BYTES_MAX
         });
         let stuck: Vec<LinkId> = stuck.map(|(id, _)| *id).collect();
@@ -242,8 +242,8 @@ mod tests {
             full += u64::from(links.send(0, 7, &Message::Bye) == LinkSent::Full);
         }
         assert_eq!(full, 1);
-        assert_eq!(links.sweep(STALLED_MS, |_| true), []);
-        assert_eq!(links.sweep(STALLED_MS + 1, |_| true), [LinkGone { member: 7, last: true }]);
+        assert_eq!(links.sweep(STALLED_MS_MAX, |_| true), []);
+        assert_eq!(links.sweep(STALLED_MS_MAX + 1, |_| true), [LinkGone { member: 7, last: true }]);
     }
 
     #[test]
