@@ -3,6 +3,7 @@
 //! ```text
 //!   bench/results/*.toml ---> docs/benchmarks.md     one section for each file, with its command, machine and build
 //!   git's history -------/    docs/img/figures/*.svg a picture of a file's own figures
+//!                             docs/img/compared.svg  the README's: figures of three files
 //! ```
 //!
 //! - What came out is only in the result files: ratios, verdicts and pictures are computed from them.
@@ -12,6 +13,7 @@
 //!
 //! bench/README.md says how a run becomes a result file.
 
+mod compared;
 mod history;
 mod page;
 mod picture;
@@ -35,7 +37,7 @@ const PICTURES: &str = "docs/img/figures";
 
 /// Flags.
 #[derive(Parser)]
-#[command(name = "figures", about = "Makes docs/benchmarks.md and docs/img/figures from bench/results.")]
+#[command(name = "figures", about = "Makes docs/benchmarks.md and its pictures from bench/results.")]
 struct Args {
     #[command(subcommand)]
     command: Option<FigureCommand>,
@@ -87,7 +89,13 @@ fn make(root: &Path) -> anyhow::Result<()> {
     for (name, picture) in &pictures {
         std::fs::write(folder.join(name), picture)?;
     }
-    println!("{PAGE}: {} results, {} pictures in {PICTURES}", results.len(), pictures.len());
+    std::fs::write(root.join(compared::PICTURE), compared::draw(&results)?)?;
+    println!(
+        "{PAGE}: {} results, {} pictures in {PICTURES}, {}",
+        results.len(),
+        pictures.len(),
+        compared::PICTURE
+    );
     println!("Commits that changed a result's code since its build, tests and comments apart:");
     for (result, age) in results.iter().zip(&ages) {
         let commits = match age {
