@@ -394,7 +394,7 @@ impl Accounts {
 /// What a fuzzer runs: an account as metadata has it.
 #[cfg(feature = "fuzz")]
 pub(crate) fn check_kept(data: &[u8]) {
-    match KeptAccount::decode("sqs/account/111122223333", data) {
+    match KeptAccount::decode(&format!("{ACCOUNTS}111122223333"), data) {
         Ok(account) => {
             let again = KeptAccount::decode("", &account.encode()).expect("just encoded");
             assert_eq!(again.encode(), account.encode());

@@ -162,6 +162,7 @@ async fn tags_have_a_number_and_lengths() {
     let api = Api::with_queues(&["q"]).await;
     let many: serde_json::Map<String, Value> = (0..51).map(|tag| (tag.to_string(), json!("x"))).collect();
     let text = |text: &str| text.to_owned();
+    let (long_key, long_value) = ("k".repeat(129), "v".repeat(257));
     api.refuses(vec![
         (
             "TagQueue",
@@ -192,6 +193,20 @@ async fn tags_have_a_number_and_lengths() {
             of_q(json!({"TagKeys": []})),
             "InvalidParameterValue",
             text("Tag keys must be between 1 and 128 characters in length."),
+        ),
+        (
+            "TagQueue",
+            of_q(json!({"Tags": {long_key.clone(): "x"}})),
+            "InvalidParameterValue",
+            format!("Value {long_key} for parameter TagKey is invalid. Reason: Must be 1 to 128 in length."),
+        ),
+        (
+            "TagQueue",
+            of_q(json!({"Tags": {"k": long_value}})),
+            "InvalidParameterValue",
+            format!(
+                "Value {long_value} for parameter TagValue is invalid. Reason: Must be at most 256 in length."
+            ),
         ),
         (
             "TagQueue",
@@ -243,6 +258,12 @@ async fn permissions_are_told_as_a_policy_and_refused_as_amazon_does() {
             permission("one", &[account], &["*"]),
             "InvalidParameterValue",
             label("Already exists."),
+        ),
+        (
+            "AddPermission",
+            permission("a b", &[account], &["*"]),
+            "InvalidParameterValue",
+            value("a b", "Label", "Must be alphanumeric characters, hyphens, or underscores."),
         ),
         (
             "AddPermission",
@@ -360,7 +381,43 @@ async fn move_tasks_are_refused_as_amazon_does() {
             "Value 501 for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: Must be from 1 to 500."
                 .into(),
         ),
+        (
+            "StartMessageMoveTask",
+            json!({"SourceArn": format!("{ARN}dead"), "MaxNumberOfMessagesPerSecond": 0}),
+            bad,
+            "Value 0 for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: Must be from 1 to 500.".into(),
+        ),
+        (
+            "StartMessageMoveTask",
+            to("dead"),
+            bad,
+            format!(
+                "Value {ARN}dead for parameter DestinationArn is invalid. Reason: Source and destination must be \
+                 different."
+            ),
+        ),
+        (
+            "StartMessageMoveTask",
+            to("q.fifo"),
+            bad,
+            format!(
+                "Value {ARN}q.fifo for parameter DestinationArn is invalid. Reason: The queues must be of the same \
+                 type."
+            ),
+        ),
         ("ListMessageMoveTasks", of("none"), none, gone("SourceArn")),
+        (
+            "ListMessageMoveTasks",
+            json!({"SourceArn": format!("{ARN}dead"), "MaxResults": 0}),
+            bad,
+            "Value 0 for parameter MaxResults is invalid. Reason: Must be from 1 to 10.".into(),
+        ),
+        (
+            "ListMessageMoveTasks",
+            json!({"SourceArn": format!("{ARN}dead"), "MaxResults": 11}),
+            bad,
+            "Value 11 for parameter MaxResults is invalid. Reason: Must be from 1 to 10.".into(),
+        ),
         (
             "CancelMessageMoveTask",
             json!({"TaskHandle": "x"}),
