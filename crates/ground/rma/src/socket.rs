@@ -16,7 +16,7 @@ use crate::limits::REGIONS_MAX;
 const FILES_MAX: usize = REGIONS_MAX + 1;
 
 /// A peer's machine that went away without a word is noticed after about this long, where data is under way.
-const TCP_USER_TIMEOUT_MS: u32 = 30_000;
+const TCP_USER_TIMEOUT_MS_MAX: u32 = 30_000;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
@@ -30,7 +30,7 @@ pub(crate) fn tune_tcp(socket: impl AsFd) -> io::Result<()> {
     sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
     sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
-    sockopt::set_tcp_user_timeout(socket, TCP_USER_TIMEOUT_MS)?;
+    sockopt::set_tcp_user_timeout(socket, TCP_USER_TIMEOUT_MS_MAX)?;
     // bbr paces to what it believes the path carries, which on loopback is a third of what it does carry. Where
     // cubic is not there, the default has to do.
     let _ = sockopt::set_tcp_congestion(socket, "cubic");

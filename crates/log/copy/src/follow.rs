@@ -223,7 +223,7 @@ impl Follow {
             ));
         }
         let log_start = Offset(news.log_start);
-        let mut rest = news.entries.clone();
+        let (before, mut rest) = (place.next, news.entries.clone());
         steps.push(FollowStep::Told(CopiedShard { entries: Bytes::new(), ..news }));
         if place.flow != ShardFlow::Flowing {
             return Ok(());
@@ -259,6 +259,11 @@ impl Follow {
             place.next = log_start;
         }
         place.wanted_start = place.wanted_start.max(log_start);
+        assert!(
+            before <= place.next && log_start <= place.next,
+            "{shard}: it is copied forward, from {before} to {} with a log from {log_start}",
+            place.next
+        );
         Ok(())
     }
 

@@ -3,8 +3,11 @@
 //!
 //! At a stream's source `cached <= durable <= appended`, and each goes forward: whoever advances one shows the one
 //! that bounds it, and both are asserted. Only a loss or a refusal takes back what was appended
-//! ([`AppendedTo::take_back`]), and only a loss what an `interval` stream called durable. Outside of the source's
-//! cluster the order does not hold, and what is read there is no watermark of these types.
+//! ([`AppendedTo::take_back`]), and only a loss what an `interval` stream called durable.
+//!
+//! Outside of the source's cluster the order does not hold, and a cell may have bytes of a copy before its disk. Two
+//! things there are of these types all the same: the copy's own disk, whose order is that of any disk, and how far its
+//! cells' writer has bytes, for which `durable` is what is durable at the source. Their fields say so.
 
 use std::fmt::Display;
 

@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::answers;
 use crate::api::{Api, ApiRequest};
-use crate::config::COMMON_FRAME_BYTES;
+use crate::config::COMMON_FRAME_BYTES_MAX;
 use crate::config::KafkaConfig;
 use crate::connection::Closing;
 use crate::errors::ErrorCode;
@@ -189,7 +189,7 @@ pub struct Broker {
     complaints: Complaints,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
-    /// KiB that those of more than [`COMMON_FRAME_BYTES`] may take together.
+    /// KiB that those of more than [`COMMON_FRAME_BYTES_MAX`] may take together.
     room_of_huge: Arc<Semaphore>,
     /// KiB that answers to Fetch may take together until they are sent.
     answers: Arc<Semaphore>,
@@ -275,7 +275,7 @@ impl Broker {
     /// Room for a large request; waits for it.
     pub(crate) async fn take_room(self: Arc<Self>, bytes: usize) -> Option<OwnedSemaphorePermit> {
         // One that takes nearly everything is waited for by its like only.
-        let room = if bytes > COMMON_FRAME_BYTES { &self.room_of_huge } else { &self.room };
+        let room = if bytes > COMMON_FRAME_BYTES_MAX { &self.room_of_huge } else { &self.room };
         // Never closed, so there is always an answer.
         Arc::clone(room).acquire_many_owned(kib(bytes)).await.ok()
     }

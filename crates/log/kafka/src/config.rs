@@ -8,7 +8,7 @@ use crate::groups::GroupsConfig;
 use crate::replicas::BOOKIES_FROM;
 
 /// Requests of more than this share room with their like only.
-pub const COMMON_FRAME_BYTES: usize = 4 << 20;
+pub const COMMON_FRAME_BYTES_MAX: usize = 4 << 20;
 
 /// The `[kafka]` section. The names in parentheses are what Kafka calls the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub struct KafkaConfig {
     /// Items of all arrays of one request, each of which takes some 200 bytes of memory.
     pub items_max: usize,
     /// Bytes of all requests at the same time (`queued.max.request.bytes`); beyond it connections are not read. If
-    /// larger ones than [`COMMON_FRAME_BYTES`] are allowed, half of it is theirs, or a largest one.
+    /// larger ones than [`COMMON_FRAME_BYTES_MAX`] are allowed, half of it is theirs, or a largest one.
     pub requests_bytes_max: usize,
     /// Bytes of one answer to a Fetch (`fetch.max.bytes`); a larger batch still goes out alone.
     pub fetch_bytes_max: usize,
@@ -109,9 +109,9 @@ impl KafkaConfig {
         [vec![first], self.listeners.clone()].concat()
     }
 
-    /// What of `requests_bytes_max` is for frames of more than [`COMMON_FRAME_BYTES`].
+    /// What of `requests_bytes_max` is for frames of more than [`COMMON_FRAME_BYTES_MAX`].
     pub(crate) fn huge_bytes(&self) -> usize {
-        match self.frame_bytes_max > COMMON_FRAME_BYTES {
+        match self.frame_bytes_max > COMMON_FRAME_BYTES_MAX {
             true => self.frame_bytes_max.max(self.requests_bytes_max / 2).min(self.requests_bytes_max),
             false => 0,
         }
@@ -132,7 +132,7 @@ impl KafkaConfig {
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
         within("frame_bytes_max", self.frame_bytes_max as u64, 64 << 10, 1 << 30)?;
         within("items_max", self.items_max as u64, 100, 10_000_000)?;
-        let common = if self.frame_bytes_max > COMMON_FRAME_BYTES { COMMON_FRAME_BYTES } else { 0 };
+        let common = if self.frame_bytes_max > COMMON_FRAME_BYTES_MAX { COMMON_FRAME_BYTES_MAX } else { 0 };
         let least = (self.frame_bytes_max + common) as u64;
         within("requests_bytes_max", self.requests_bytes_max as u64, least, 1 << 40)?;
         within("fetch_bytes_max", self.fetch_bytes_max as u64, 1 << 10, 1 << 30)?;

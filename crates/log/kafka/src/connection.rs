@@ -4,9 +4,9 @@
 //! - Requests are carried out one after the other, as a broker of Kafka does, with one exception: a Produce begins as
 //!   soon as it is there if only others of its kind are before it. Appends are submitted in the order in which they
 //!   came, so a pipeline keeps its order, and one sync acknowledges many of them.
-//! - While an answer is waited for, the socket is read on, up to [`AHEAD_BYTES`] or the end of a frame that may begin
-//!   beside it: a client that goes away is noticed, and what it waited for is given up if that is what others have to
-//!   do.
+//! - While an answer is waited for, the socket is read on, up to [`AHEAD_BYTES_MAX`] or the end of a frame that may
+//!   begin beside it: a client that goes away is noticed, and what it waited for is given up if that is what others
+//!   have to do.
 //! - A whole request that was read is carried out, also if the client is gone by then: whoever produces with acks=0
 //!   closes when everything is sent.
 //! - A client that does not read its answers is not read either, and is closed after a while; it holds only itself up.
@@ -16,9 +16,9 @@
 //!   is next takes its room when as much of it is there as a small one has, while what is under way goes on, and gives
 //!   it back when it does not go on coming or has not come in time. So whoever waits for room waits for what ends, and
 //!   to announce a frame holds nobody up. The few very large frames wait for each other and for none of the others.
-//! - What counts against no room is bounded for each connection: [`AHEAD_BYTES`] and a small frame that were read, and
-//!   the small requests that were begun: one, or [`PIPELINE_MAX`] Produce, whose records the log counts. The memory of
-//!   what was read is let go with it (`buffer.rs`).
+//! - What counts against no room is bounded for each connection: [`AHEAD_BYTES_MAX`] and a small frame that were read,
+//!   and the small requests that were begun: one, or [`PIPELINE_MAX`] Produce, whose records the log counts. The memory
+//!   of what was read is let go with it (`buffer.rs`).
 //! - Whoever owes something of a quota is held: its next request of that kind is not begun, nor anything behind it,
 //!   until nothing is owed any more. One that is held for as long as an idle connection may be is closed. What a client
 //!   sent that has gone away is begun within a minute, or dropped.
@@ -60,13 +60,13 @@ use buffer::Buffer;
 /// Produce requests of one connection that may be under way: clients have five.
 const PIPELINE_MAX: usize = 64;
 /// Bytes that are read ahead of the request that is carried out.
-const AHEAD_BYTES: usize = 128 << 10;
+const AHEAD_BYTES_MAX: usize = 128 << 10;
 /// Bytes that the buffer has room for at least before each read, but for the end of a frame.
 const READ_BYTES: usize = 16 << 10;
 /// Bytes that it grows by at most at once, for a frame that has its room; or as many as there are already.
 const GROW_BYTES: usize = 1 << 20;
 /// Frames up to this size take nothing of what all large ones share.
-const SMALL_FRAME_BYTES: usize = 64 << 10;
+const SMALL_FRAME_BYTES_MAX: usize = 64 << 10;
 /// A large frame has [`KafkaConfig::stalled_ms`](crate::KafkaConfig::stalled_ms) to arrive, and so much for each MiB.
 const ARRIVAL_PER_MIB: Duration = Duration::from_secs(1);
 /// In this part of that time so many bytes of it have to come, or its rest.
@@ -257,7 +257,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let session = self.peer.login.as_ref().and_then(PeerLogin::session);
             let has_session = session.is_some();
             let reads_on = (!is_waiting && !is_held) || has_room;
-            let may_read = !wants_room && (reads_on || self.buffer.len() < AHEAD_BYTES);
+            let may_read = !wants_room && (reads_on || self.buffer.len() < AHEAD_BYTES_MAX);
             let (least, count) = if may_read { self.wanted() } else { (0, 0) };
             let mut space = self.buffer.space(least, count);
             let (room, arrival) = match &mut self.room {
@@ -320,7 +320,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let most = match self.room {
             Room::Taken { .. } => GROW_BYTES.max(self.buffer.len()),
-            Room::None | Room::Wanted { .. } => SMALL_FRAME_BYTES,
+            Room::None | Room::Wanted { .. } => SMALL_FRAME_BYTES_MAX,
         };
         // A frame's memory is made for exactly its rest: there is no need of more for the last bytes of it. Into no
         // room at all nothing could be read, which would look like the end of the stream.
@@ -336,7 +336,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             usize::try_from(len).ok().filter(|len| *len >= HEADER_BYTES).ok_or(Closing::Length(len))?;
         // Who has not logged in has nothing long to say.
         let max = match self.peer.is_stranger() {
-            true => SMALL_FRAME_BYTES.min(self.broker.config.frame_bytes_max),
+            true => SMALL_FRAME_BYTES_MAX.min(self.broker.config.frame_bytes_max),
             false => self.broker.config.frame_bytes_max,
         };
         match given > max {
@@ -371,8 +371,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     return Ok(());
                 }
             }
-            if len > SMALL_FRAME_BYTES && matches!(self.room, Room::None) {
-                if self.buffer.len() < SMALL_FRAME_BYTES {
+            if len > SMALL_FRAME_BYTES_MAX && matches!(self.room, Room::None) {
+                if self.buffer.len() < SMALL_FRAME_BYTES_MAX {
                     return Ok(());
                 }
                 self.room = Room::Wanted { permit: Arc::clone(&self.broker).take_room(len).boxed(), len };

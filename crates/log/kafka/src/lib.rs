@@ -39,7 +39,7 @@ mod topic_config;
 pub use tailwater_kafka_wire::{api, messages, wire};
 
 pub use broker::{Administered, Broker};
-pub use config::{COMMON_FRAME_BYTES, KafkaConfig, Listener};
+pub use config::{COMMON_FRAME_BYTES_MAX, KafkaConfig, Listener};
 pub use errors::ErrorCode;
 pub use groups::GroupsConfig;
 pub use groups::admin::{GroupError, GroupInfo, MemberInfo, Reset, ShardLag};

@@ -242,6 +242,11 @@ impl SegmentWriting {
             if state.sealed.is_none() {
                 state.durable.advance(point.end, state.appended);
                 state.entries = point.entry + 1;
+                assert!(
+                    state.entries <= state.taken,
+                    "{}: more is acknowledged than was taken",
+                    self.held.id
+                );
             }
         });
         Ok(())

@@ -77,7 +77,7 @@ pub use moving::ShardEnd;
 pub use open::{LogConfig, OpenCells, ReplayOthers, SharedMetadata};
 pub use producer::{ProducerBatch, ProducerState, SequenceError};
 pub use shard::AppendAnswer;
-pub use share::{GONE_AFTER, MembersSeen, ShardMember, ShardOwner, ShardSharing, heir, is_going};
+pub use share::{GONE_AFTER_MIN, MembersSeen, ShardMember, ShardOwner, ShardSharing, heir, is_going};
 pub use stream::{SegmentRecord, StreamRecordError};
 pub use sweep::SegmentRecords;
 pub use view::{Listener, View};

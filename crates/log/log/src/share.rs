@@ -16,7 +16,7 @@
 //! - **Deterministic.** Which of the processes should own a shard follows from the shard and the processes alone
 //!   ([`heir`]). One that comes or goes moves about its own part, and nothing else.
 //! - **In order.** A process that lives gives a shard up before another one claims it. One that is not seen for
-//!   [`GONE_AFTER`] is taken for dead; if it is not, the claim shuts it out all the same.
+//!   [`GONE_AFTER_MIN`] is taken for dead; if it is not, the claim shuts it out all the same.
 //! - **Nothing waits for one shard.** What a claim has to wait for, such as bookies, it waits for by itself
 //!   ([`ShardClaims`]); a look goes on.
 //! - **Nothing is known by heart.** Streams, and who owns what, follow metadata's watches; what was missed is listed.
@@ -39,7 +39,7 @@ use tokio::sync::oneshot;
 use twox_hash::XxHash3_64;
 
 use self::claim::ShardClaims;
-pub use self::seen::{GONE_AFTER, MembersSeen};
+pub use self::seen::{GONE_AFTER_MIN, MembersSeen};
 use crate::error::StreamError;
 use crate::log::{ClosedShard, Log, ShardHandle};
 use crate::owner::OwnerRequest;

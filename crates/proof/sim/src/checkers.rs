@@ -5,14 +5,12 @@
 
 mod ledger;
 mod shard;
-mod watermarks;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 pub use ledger::{DeliveryLedger, RecordId};
 pub use shard::ShardChecker;
-pub use watermarks::WatermarkChecker;
 
 /// A guarantee that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -7,6 +7,7 @@
 
 mod checkers;
 mod disk;
+mod log_source;
 mod net;
 mod planted;
 mod rng;
@@ -14,7 +15,7 @@ pub mod scenarios;
 mod trace;
 mod world;
 
-pub use checkers::{DeliveryLedger, RecordId, Report, ShardChecker, Violation, WatermarkChecker, ensure};
+pub use checkers::{DeliveryLedger, RecordId, Report, ShardChecker, Violation, ensure};
 pub use disk::{Fault, Faults, SECTOR_BYTES, SimDisk};
 pub use net::{Net, SILENCE_MAX, Weather};
 pub use planted::Plant;

@@ -55,7 +55,7 @@ pub fn rust_files() -> Vec<SourceFile> {
 pub fn documents() -> Vec<SourceFile> {
     let mut found: Vec<SourceFile> =
         ["docs", "spec", "bench", "crates"].iter().flat_map(|below| files(below, "md")).collect();
-    found.push(read(&root(), &root().join("README.md")));
+    found.extend(["README.md", "CHANGELOG.md"].map(|page| read(&root(), &root().join(page))));
     found
 }
 

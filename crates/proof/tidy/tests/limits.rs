@@ -112,7 +112,8 @@ fn page() -> String {
         }
     }
     let mut text = String::from(
-        "# Limits\n\nEvery bound of the code, by crate. A test makes this page from the constants and their first sentences:\n\
+        "# Limits\n\nBounds of the code, by crate: every constant of a file `limits.rs`, and elsewhere those whose names end with MAX, MIN,\n\
+         TIMEOUT or DEADLINE. A test makes this page from the constants and their first sentences:\n\
          `UPDATE=1 cargo test -p tailwater-tidy --test limits`. What a user may set is in [configuration.md](configuration.md).\n",
     );
     for (name, limits) in crates.iter().filter(|(_, limits)| !limits.is_empty()) {

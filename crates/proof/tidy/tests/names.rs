@@ -159,4 +159,5 @@ fn no_kind_of_metadata_is_written_down_twice() {
 }
 
 /// Who keeps metadata: the first part of the keys.
-const KEEPERS: [&str; 9] = ["access", "bridge", "broadcast", "cell", "copy", "kafka", "log", "login", "node"];
+const KEEPERS: [&str; 10] =
+    ["access", "bridge", "broadcast", "cell", "copy", "kafka", "log", "login", "node", "sqs"];

@@ -67,7 +67,9 @@ fn sentences_of_documents_begin_with_their_subject() {
             let text = line.trim_start_matches([' ', '-', '|', '>', '*', '#', '1', '.']);
             let is_first = before.is_empty() || text.len() < line.len() || before.ends_with(['.', ':', '*']);
             let within = INVERTED.iter().any(|word| {
-                [". ", ": ", "** ", "| "].iter().any(|end| text.contains(&format!("{end}{word}")))
+                [". ", ": ", "** ", "| "]
+                    .iter()
+                    .any(|end| format!("{text} ").contains(&format!("{end}{word}")))
             });
             if within || is_first && INVERTED.iter().any(|word| text.starts_with(word)) {
                 found.push(format!("{}:{}: {text}", document.path, at + 1));

@@ -6,7 +6,7 @@
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes};
 
-use super::SMALL_FRAME_BYTES;
+use super::SMALL_FRAME_BYTES_MAX;
 
 /// The four bytes in front of a frame that say its length.
 const PREFIX_BYTES: usize = 4;
@@ -53,14 +53,14 @@ impl Buffer {
     /// Takes out the frame at the front, all of which is there: `len` bytes behind those that say so.
     pub fn take(&mut self, len: usize) -> Bytes {
         let (from, to) = (self.begin + PREFIX_BYTES, self.begin + PREFIX_BYTES + len);
-        if len <= SMALL_FRAME_BYTES || len < self.bytes.capacity() / 2 {
+        if len <= SMALL_FRAME_BYTES_MAX || len < self.bytes.capacity() / 2 {
             let frame = Bytes::copy_from_slice(&self.bytes[from..to]);
             self.begin = to;
             if self.is_empty() {
                 self.begin = 0;
                 self.bytes.clear();
                 // Whoever says nothing more keeps little.
-                self.bytes.shrink_to(SMALL_FRAME_BYTES);
+                self.bytes.shrink_to(SMALL_FRAME_BYTES_MAX);
             }
             return frame;
         }
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn frames_come_out_as_they_went_in_whatever_their_sizes() {
-        let lens = [8, 70_000, 9, SMALL_FRAME_BYTES, SMALL_FRAME_BYTES + 1, 1 << 20, 10, 300_000, 11];
+        let lens = [8, 70_000, 9, SMALL_FRAME_BYTES_MAX, SMALL_FRAME_BYTES_MAX + 1, 1 << 20, 10, 300_000, 11];
         for at_once in [1_000, 16 << 10, 64 << 10] {
             let mut buffer = Buffer::default();
             let mut taken = 0;
@@ -127,7 +127,7 @@ mod tests {
         for _ in 0..100 {
             buffer.take(2_000);
         }
-        assert!(buffer.memory() <= SMALL_FRAME_BYTES, "{}", buffer.memory());
+        assert!(buffer.memory() <= SMALL_FRAME_BYTES_MAX, "{}", buffer.memory());
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
     fn what_is_kept_of_a_frame_is_no_more_than_it_and_as_much_again() {
         let mut buffer = Buffer::default();
         // Behind others, in memory that was made for all of them.
-        let len = SMALL_FRAME_BYTES + 1;
+        let len = SMALL_FRAME_BYTES_MAX + 1;
         let frames = [frame(1, 60_000), frame(2, 60_000), frame(3, len)].concat();
         put(&mut buffer, &frames, frames.len());
         let memory = buffer.memory();

@@ -122,7 +122,7 @@ async fn what_is_read_of_a_large_request_that_may_not_begin_is_no_more_than_smal
         }
     }
     let read = connection.buffer.len();
-    assert!((AHEAD_BYTES..=AHEAD_BYTES + SMALL_FRAME_BYTES).contains(&read), "{read}");
+    assert!((AHEAD_BYTES_MAX..=AHEAD_BYTES_MAX + SMALL_FRAME_BYTES_MAX).contains(&read), "{read}");
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn a_large_batch_is_read_to_its_end_while_the_one_before_it_waits_for_the_
     // Less than what is read ahead of a request that may not begin.
     let (client, stream) = tokio::io::duplex(16 << 10);
     let (mut answers, mut requests) = tokio::io::split(client);
-    let batch = produce_of(&vec![7; 4 * AHEAD_BYTES], -1, 3_600_000);
+    let batch = produce_of(&vec![7; 4 * AHEAD_BYTES_MAX], -1, 3_600_000);
     let mut connection = connection(stream, &broker);
     tokio::select! {
         ended = connection.run() => panic!("it is not closed: {ended:?}"),
@@ -445,7 +445,7 @@ async fn a_very_large_request_that_waits_for_room_holds_none_of_the_others_up() 
         Arc::clone(&broker).take_room(largest).now_or_never().flatten().expect("there is room for one");
     let mut next = Arc::clone(&broker).take_room(largest).boxed();
     assert!((&mut next).now_or_never().is_none(), "and for no second one");
-    let common = Arc::clone(&broker).take_room(crate::COMMON_FRAME_BYTES).now_or_never();
+    let common = Arc::clone(&broker).take_room(crate::COMMON_FRAME_BYTES_MAX).now_or_never();
     assert!(common.flatten().is_some(), "which others don't wait behind");
     drop(taken);
     assert!(next.now_or_never().flatten().is_some());

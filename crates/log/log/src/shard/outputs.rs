@@ -26,7 +26,7 @@ pub struct StepTime {
 
 /// What happens to a shard.
 ///
-/// Requests (the first seven) are gathered: [`ShardInput::Proceed`] says that all that came together is there. After
+/// Requests, those before [`ShardInput::Proceed`], are gathered: it says that all that came together is there. After
 /// everything else the shard goes on by itself.
 #[derive(Debug)]
 pub enum ShardInput {

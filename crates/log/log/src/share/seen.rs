@@ -9,7 +9,7 @@ use tailwater_env::{HashMap, Instant};
 use super::ShardMember;
 
 /// How long a process is not seen before its shards are claimed: longer than one needs to come back in another session.
-pub const GONE_AFTER: Duration = Duration::from_millis(1_500);
+pub const GONE_AFTER_MIN: Duration = Duration::from_millis(1_500);
 /// How long nobody came or went before shards that live move: those of the dead do not wait.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// Looks that are so far apart say nothing of who was there in between.
@@ -52,11 +52,11 @@ impl MembersSeen {
     }
 
     /// Whether what has that number is gone, or nobody: the last two looks have not seen it, nor has any in
-    /// [`GONE_AFTER`] before the last one.
+    /// [`GONE_AFTER_MIN`] before the last one.
     pub fn is_gone(&self, owner: u64) -> bool {
         let seen = self.0.lock();
         let last = seen.last.get(&owner).copied().unwrap_or(seen.since);
-        let is_missed = |looked: Instant| looked.since(last) >= GONE_AFTER && seen.before > last;
+        let is_missed = |looked: Instant| looked.since(last) >= GONE_AFTER_MIN && seen.before > last;
         owner == 0 || seen.looked.is_some_and(is_missed)
     }
 

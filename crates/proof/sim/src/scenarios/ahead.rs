@@ -21,10 +21,11 @@ use tailwater_env::Env;
 use tailwater_format::{BatchBuilder, Codec, Offset, Records, ShardNumber, StreamId};
 use tailwater_log::{AppendError, LocateRead, Log, LogConfig, StreamConfig, StreamDurability};
 use tailwater_rma::LocalDoorbell;
-use tailwater_tail::{Cells, Cursor, Entries, Place, ReaderConfig, TailReader, Waiter};
+use tailwater_tail::{Cells, Cursor, DurableSource, Entries, Place, ReaderConfig, TailReader, Waiter};
 
 use crate::checkers::{Report, ShardChecker, Violation, ensure};
 use crate::disk::{Fault, Faults};
+use crate::log_source::{FoundLog, RemoteLog};
 use crate::net::{Net, Weather};
 use crate::planted::Plant;
 use crate::rng::Rng;
@@ -36,10 +37,6 @@ use super::cluster::{decode, draw_config, draw_stream, encode};
 use super::lives::make_data_dir;
 use super::outcome::SharedOutcome;
 use super::trees::cluster::{SimLinks, address};
-
-mod source;
-
-use source::LastLog;
 
 /// How long things go wrong.
 const TROUBLE: Duration = Duration::from_secs(6);
@@ -312,10 +309,19 @@ async fn keep_reading(shared: SharedAhead) {
     }
 }
 
+/// The durable layer of the consumer: the log of the last cluster, as long as that runs.
+fn last_log(shared: &SharedAhead) -> Arc<dyn DurableSource> {
+    let shared = Arc::clone(shared);
+    Arc::new(RemoteLog(move || -> FoundLog {
+        let life = shared.life(LAST).map(|life| (life.log, life.env));
+        Box::pin(std::future::ready(life))
+    }))
+}
+
 async fn read_all(shared: SharedAhead, env: Env) {
     let cells = connect(&shared, &shared.consumer, &env).await;
     let config = ReaderConfig { delay_max: Duration::from_millis(300), ..ReaderConfig::default() };
-    let tail = TailReader::start(&env, Some(cells), Arc::new(LastLog(Arc::clone(&shared))), config);
+    let tail = TailReader::start(&env, Some(cells), last_log(&shared), config);
     let shards = (0..shared.stream_config.shards).map(|shard| read_shard(&shared, &env, &tail, shard));
     futures::future::join_all(shards).await;
 }

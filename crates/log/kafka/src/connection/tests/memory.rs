@@ -214,7 +214,11 @@ async fn a_connection_keeps_nothing_of_the_large_requests_that_it_has_carried_ou
         ended = connection.run() => panic!("it is not closed: {ended:?}"),
         () = talk => {}
     }
-    assert!(connection.buffer.memory() <= AHEAD_BYTES + SMALL_FRAME_BYTES, "{}", connection.buffer.memory());
+    assert!(
+        connection.buffer.memory() <= AHEAD_BYTES_MAX + SMALL_FRAME_BYTES_MAX,
+        "{}",
+        connection.buffer.memory()
+    );
 }
 
 #[tokio::test]
@@ -229,7 +233,7 @@ async fn the_memory_of_a_large_frame_grows_seldom_however_small_the_pieces_are_i
     let (mut grown, mut memory) = (0, 0);
     let mut rest = &frame[..];
     while !rest.is_empty() {
-        if connection.buffer.len() >= SMALL_FRAME_BYTES && matches!(connection.room, Room::None) {
+        if connection.buffer.len() >= SMALL_FRAME_BYTES_MAX && matches!(connection.room, Room::None) {
             let permit = Arc::clone(&broker).take_room(LEN).await;
             connection.room = connection.taken(permit, LEN);
         }

@@ -1,5 +1,6 @@
 //! Producers, and readers' way to the durable layer: both ask the owner over the network.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,9 +9,10 @@ use tailwater_format::{
     BatchBuilder, Codec, Position, Producer, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
 };
 use tailwater_log::{AppendAnswer, AppendError, Log};
-use tailwater_tail::{DurableSource, FromSource, SourceError, SourceSegment};
+use tailwater_tail::DurableSource;
 
 use crate::checkers::{Violation, ensure};
+use crate::log_source::{FoundLog, RemoteLog};
 use crate::rng::Rng;
 use crate::world::run_on;
 
@@ -172,32 +174,13 @@ async fn append(
 }
 
 /// The durable layer of a reader: the owner's log, some way off.
-pub(super) struct ClientSource(pub(super) Cluster);
-
-impl ClientSource {
-    async fn ask<T: Send + 'static, F>(&self, ask: impl FnOnce(Log) -> F) -> Result<T, SourceError>
-    where
-        F: Future<Output = Result<T, SourceError>> + Send + 'static,
-    {
-        let shared = &self.0;
-        let down = || SourceError::Unavailable("the owner is down".to_owned());
-        shared.outside.sleep(Duration::from_micros(50)).await;
-        let (log, env) = shared.log().ok_or_else(down)?;
-        run_on(&env, "ask", ask(log)).await.unwrap_or_else(|| Err(down()))
-    }
-}
-
-impl DurableSource for ClientSource {
-    fn read(&self, segment: SegmentId, from: Position, len: u32) -> FromSource<'_, Bytes> {
-        Box::pin(self.ask(move |log| async move { DurableSource::read(&log, segment, from, len).await }))
-    }
-
-    fn tails<'a>(&'a self, stream: StreamId, shards: &'a [ShardNumber]) -> FromSource<'a, Vec<Option<Tail>>> {
-        let shards = shards.to_vec();
-        Box::pin(self.ask(move |log| async move { DurableSource::tails(&log, stream, &shards).await }))
-    }
-
-    fn segments(&self, shard: ShardId, from: SegmentNumber) -> FromSource<'_, Vec<SourceSegment>> {
-        Box::pin(self.ask(move |log| async move { DurableSource::segments(&log, shard, from).await }))
-    }
+pub(super) fn owners_log(shared: &Cluster) -> Arc<dyn DurableSource> {
+    let shared = Arc::clone(shared);
+    Arc::new(RemoteLog(move || -> FoundLog {
+        let shared = Arc::clone(&shared);
+        Box::pin(async move {
+            shared.outside.sleep(Duration::from_micros(50)).await;
+            shared.log()
+        })
+    }))
 }

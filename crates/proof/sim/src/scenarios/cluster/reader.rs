@@ -12,7 +12,7 @@ use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
 use crate::world::{Node, run_on};
 
-use super::client::{ClientSource, decode};
+use super::client::{decode, owners_log};
 use super::{Cluster, Generation, shard_id};
 
 /// Keeps a reader's process up and reading.
@@ -45,7 +45,7 @@ async fn read_all(shared: Cluster, node: Node, env: Env, reader: u64) {
     // What a reader SETs is nothing, so no bug is planted in front of it.
     let cells = shared.cells(&node, &env, Plant::None).await;
     let config = ReaderConfig { delay_max: Duration::from_millis(100), ..ReaderConfig::default() };
-    let tail = TailReader::start(&env, Some(cells.clone()), Arc::new(ClientSource(shared.clone())), config);
+    let tail = TailReader::start(&env, Some(cells.clone()), owners_log(&shared), config);
     let shards =
         (0..shared.stream_config.shards).map(|shard| read_shard(&shared, &env, &cells, &tail, shard, reader));
     futures::future::join_all(shards).await;
