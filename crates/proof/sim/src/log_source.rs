@@ -27,7 +27,7 @@ impl<F: Fn() -> FoundLog + Send + Sync> RemoteLog<F> {
     }
 }
 
-impl<F: Fn() -> FoundLog + Send + Sync> DurableSource for RemoteLog<F> {
+impl<F: Fn() -> FoundLog + Send + Sync + 'static> DurableSource for RemoteLog<F> {
     fn read(&self, segment: SegmentId, from: Position, len: u32) -> FromSource<'_, Bytes> {
         Box::pin(self.ask(move |log| async move { DurableSource::read(&log, segment, from, len).await }))
     }

@@ -34,7 +34,7 @@ const PANELS: [Panel; 3] = [
         what: "most consumers that keep up",
         title: "Consumers of 240 Mbit/s that keep up",
         note: "a TCP connection each; more is better",
-        systems: &["Tailwater", "Kafka, minimal reader", "Kafka, its Java client"],
+        systems: &["Tailwater", "Kafka, its Java client", "Kafka, minimal reader"],
     },
     Panel {
         result: "fanout-apart",
@@ -47,8 +47,8 @@ const PANELS: [Panel; 3] = [
 
 const PANEL_WIDTH: f64 = 318.0;
 /// Where bars begin in a panel.
-const BARS_AT: f64 = 140.0;
-const BAR_WIDTH: f64 = 90.0;
+const BARS_AT: f64 = 136.0;
+const BAR_WIDTH: f64 = 80.0;
 
 const HEAD: &str = r##"  <style>
     .page { fill: #ffffff } text { fill: #1b2733 } .small { font-size: 11.5px; fill: #47586a } .head { font-size: 13px; font-weight: 600 }

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_env::Env;
-use tailwater_format::{
-    BatchBuilder, Codec, Position, Producer, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
-};
+use tailwater_format::{BatchBuilder, Codec, Producer, ShardNumber, StreamId};
 use tailwater_log::{AppendAnswer, AppendError, Log};
 use tailwater_tail::DurableSource;
 
