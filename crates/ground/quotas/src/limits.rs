@@ -24,7 +24,7 @@ pub const SHARE_ROUNDS_MAX: u32 = 4;
 pub const GONE_ROUNDS: u32 = 10;
 /// Front ends among which shares go to where they are used; those of more are equal.
 pub const SHARERS_MAX: u64 = 64;
-/// Takers whose shares go to where they are used, at the same time: 12 KiB of a report. Those of others are equal.
+/// Takers whose shares go to where they are used, at the same time: 16 KiB of a report. Those of others are equal.
 pub const SHARED_TAKERS_MAX: usize = 512;
 /// A front end keeps this part of its equal share, whatever the others want.
 pub const FLOOR_PART: u64 = 10;

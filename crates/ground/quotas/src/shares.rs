@@ -2,7 +2,7 @@
 //!
 //! A step function over ticks and messages. Once a round each front end puts a *report* where all of them read it, in
 //! place of its last one, and then reads those of the others. A report says, of each taker whose quota is not simply
-//! divided, how much the front end *wants* and how much it *claims*. Where the reports are, and when a round is, the
+//! divided, how much the front end *wants*, *claims* and *holds*. Where the reports are, and when a round is, the
 //! caller says.
 //!
 //! ```text
@@ -37,8 +37,8 @@ use crate::limits::{FLOOR_PART, GONE_ROUNDS, SHARE_ROUND, SHARE_ROUNDS_MAX, SHAR
 const MILLIONTHS: u64 = 1_000_000;
 /// What a report begins with.
 const REPORT_VERSION: u8 = 1;
-/// Bytes of what a report says of one taker: who it is, what is wanted and what is claimed.
-const ENTRY_BYTES: usize = 24;
+/// Bytes of what a report says of one taker.
+const ENTRY_BYTES: usize = 32;
 
 /// What a taker has used of its quota since the last round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,11 @@ pub struct QuotaShares {
     exchanged_at: Option<Instant>,
     /// Front ends that are counted, this one among them.
     fronts: u64,
+    /// What the last report says of that; 0 if that was not known.
+    told: u64,
+    /// An equal share is a quota divided by this: as many as are counted, or more as long as others may not know that
+    /// there are fewer.
+    base: u64,
     others: BTreeMap<u64, OtherFront>,
     takers: BTreeMap<u64, TakerShare>,
 }
@@ -76,6 +81,9 @@ struct OtherFront {
     /// When this front end saw that its report had changed.
     changed_at: Instant,
     is_gone: bool,
+    /// Of a taker that is not among its entries it claims, and has, the quota divided by this at most. 0 is as many as
+    /// are counted here.
+    fronts: u64,
     entries: BTreeMap<u64, ShareEntry>,
 }
 
@@ -84,6 +92,7 @@ struct OtherFront {
 struct ShareEntry {
     want: u64,
     claim: u64,
+    held: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,6 +117,8 @@ impl QuotaShares {
             is_under_way: false,
             exchanged_at: None,
             fronts: 1,
+            told: 0,
+            base: 1,
             others: BTreeMap::new(),
             takers: BTreeMap::new(),
         }
@@ -135,19 +146,14 @@ impl QuotaShares {
 
     /// What this front end gives in a second of what `taker` may have of all of them; 0 is any number.
     pub fn share(&self, taker: u64, quota: u64, now: Instant) -> f64 {
-        let equal = self.equal(in_millionths(quota));
         let share = match self.takers.get(&taker).and_then(|state| state.held) {
             Some(held) if self.is_exchanging(now) => held.min(in_millionths(quota)),
-            _ => equal,
+            _ => part(in_millionths(quota), self.base),
         };
         match quota {
             0 => 0.0,
             _ => share as f64 / MILLIONTHS as f64,
         }
-    }
-
-    fn equal(&self, quota: u64) -> u64 {
-        (quota / self.fronts).max(1)
     }
 
     /// Begins a round, with the use of all takers that have a quota: the number of the report that is to be put now,
@@ -160,16 +166,18 @@ impl QuotaShares {
         let elapsed = self.begun_at.replace(now).map(|before| now.since(before));
         let mut takers = std::mem::take(&mut self.takers);
         self.takers = uses.into_iter().map(|used| (used.taker, note(&mut takers, used, elapsed))).collect();
-        let (fronts, shared) = (self.fronts, self.shared());
+        let (base, shared) = (self.base, self.shared());
+        // Who has asked nobody yet does not know.
+        self.told = if self.exchanged_at.is_some() { self.fronts } else { 0 };
         let mut report = vec![REPORT_VERSION];
+        report.extend_from_slice(&u32::try_from(self.told).unwrap_or(u32::MAX).to_le_bytes());
         for (taker, state) in &mut self.takers {
-            let equal = (state.quota / fronts).max(1);
             state.claim = shared.get(taker).copied();
             // Lowered before the claim is.
-            let share = state.held.unwrap_or(equal).min(state.claim.unwrap_or(equal));
-            state.held = (share != equal).then_some(share);
-            if let Some(claim) = state.claim {
-                for number in [*taker, state.want, claim] {
+            let claim = state.claim.unwrap_or(part(state.quota, self.told.max(1)));
+            state.hold(state.held(base).min(claim), base);
+            if state.claim.is_some() {
+                for number in [*taker, state.want, claim, state.held(base)] {
                     report.extend_from_slice(&number.to_le_bytes());
                 }
             }
@@ -186,25 +194,33 @@ impl QuotaShares {
         let was_exchanging = self.is_exchanging(now);
         self.hear(now, was_exchanging, reports);
         self.exchanged_at = Some(begun_at);
-        let (fronts, shared) = (self.fronts, self.shared());
+        let shared = self.shared();
         let others: Vec<&OtherFront> = self.others.values().filter(|other| !other.is_gone).collect();
+        let (fronts, told, before) = (self.fronts, self.told, self.base);
+        // What was not told is not raised to.
+        self.base = fronts.max(told);
         for (taker, state) in &mut self.takers {
-            let equal = (state.quota / fronts).max(1);
-            let target = shared.get(taker).copied();
-            if target.is_none() && state.held.is_none() {
+            let shared = shared.get(taker).copied();
+            if shared.is_none() && state.held.is_none() && self.base >= before {
+                // The usual: an equal share, which is no more than it was.
                 continue;
             }
-            let (target, current) = (target.unwrap_or(equal), state.held.unwrap_or(equal));
-            let share = match target <= current {
+            let left_of = |of: fn(ShareEntry) -> u64| {
+                let numbers = others.iter().map(|other| of(other.entry(*taker, state.quota, fronts)));
+                state.quota.saturating_sub(numbers.fold(0, u64::saturating_add))
+            };
+            let (equal, target) = (part(state.quota, self.base), shared.unwrap_or(part(state.quota, fronts)));
+            let claim = state.claim.unwrap_or(part(state.quota, told.max(1)));
+            let held = state.held(before);
+            let share = match target <= held {
                 // The others may want more by now.
                 true => target,
-                false => {
-                    let claimed = others.iter().map(|other| other.entry(*taker, equal).claim);
-                    let left = state.quota.saturating_sub(claimed.fold(0, u64::saturating_add));
-                    current.max(target.min(state.claim.unwrap_or(equal)).min(left))
-                }
+                false => held.max(target.min(claim).min(left_of(|entry| entry.claim))),
             };
-            state.held = (share != equal).then_some(share);
+            // Where somebody came, or came back, all together may have too much: whoever has more than an equal share
+            // has less of it.
+            let share = share.min(equal.max(left_of(|entry| entry.held)));
+            state.hold(share, self.base);
         }
     }
 
@@ -222,8 +238,8 @@ impl QuotaShares {
             }
             listed.insert(front);
             if self.others.get(&front).is_none_or(|known| known.number < number) {
-                let other =
-                    OtherFront { number, changed_at: now, is_gone: false, entries: entries_of(value) };
+                let (fronts, entries) = read(value);
+                let other = OtherFront { number, changed_at: now, is_gone: false, fronts, entries };
                 self.others.insert(front, other);
             }
         }
@@ -249,12 +265,12 @@ impl QuotaShares {
         let told: BTreeSet<u64> = others.iter().flat_map(|other| other.entries.keys().copied()).collect();
         let mut shared: Vec<(bool, u64, u64)> = Vec::new();
         for (taker, state) in &self.takers {
-            let equal = self.equal(state.quota);
+            let equal = part(state.quota, self.fronts);
             if state.want <= equal && !told.contains(taker) {
                 continue;
             }
             let mut wants = vec![state.want];
-            wants.extend(others.iter().map(|other| other.entry(*taker, equal).want));
+            wants.extend(others.iter().map(|other| other.entry(*taker, state.quota, self.fronts).want));
             if wants.iter().any(|want| *want > equal) {
                 shared.push((state.held.is_none(), *taker, target(state.quota, &wants)));
             }
@@ -267,10 +283,29 @@ impl QuotaShares {
 }
 
 impl OtherFront {
-    /// What it says of a taker. Of one that its report leaves out it has an equal share at most.
-    fn entry(&self, taker: u64, equal: u64) -> ShareEntry {
-        self.entries.get(&taker).copied().unwrap_or(ShareEntry { want: equal, claim: equal })
+    /// What it says of a taker. Of one that its report leaves out it wants no more than an equal share, of so many
+    /// front ends, and has no more than what was equal when it told.
+    fn entry(&self, taker: u64, quota: u64, fronts: u64) -> ShareEntry {
+        let known = self.entries.get(&taker).copied();
+        let equal = part(quota, if self.fronts == 0 { fronts } else { self.fronts });
+        known.unwrap_or(ShareEntry { want: part(quota, fronts), claim: equal, held: equal })
     }
+}
+
+impl TakerShare {
+    /// What this front end may give, where an equal share is the quota divided by `base`.
+    fn held(&self, base: u64) -> u64 {
+        self.held.unwrap_or(part(self.quota, base))
+    }
+
+    fn hold(&mut self, share: u64, base: u64) {
+        self.held = (share != part(self.quota, base)).then_some(share);
+    }
+}
+
+/// An equal part; never nothing, which would be any number.
+fn part(quota: u64, fronts: u64) -> u64 {
+    (quota / fronts).max(1)
 }
 
 fn in_millionths(rate: u64) -> u64 {
@@ -313,15 +348,25 @@ fn target(quota: u64, wants: &[u64]) -> u64 {
     own + left / count
 }
 
-/// What a report says: of a damaged one, or of one of a later version, nothing.
-fn entries_of(report: &[u8]) -> BTreeMap<u64, ShareEntry> {
-    let Some((&REPORT_VERSION, entries)) = report.split_first() else { return BTreeMap::new() };
+/// What a report says: how many front ends its own one counts, and what it says of takers. One that is damaged, or of a
+/// later version, claims everything.
+///
+/// ```text
+///       0    1  version
+///       1    4  front ends; 0 before the first round has ended
+///       5       entries: taker, want, claim, held; 8 bytes each
+/// ```
+/// Numbers are little-endian, rates in millionths a second.
+fn read(report: &[u8]) -> (u64, BTreeMap<u64, ShareEntry>) {
+    let Some((&REPORT_VERSION, rest)) = report.split_first() else { return (1, BTreeMap::new()) };
+    let Some((fronts, entries)) = rest.split_first_chunk() else { return (1, BTreeMap::new()) };
+    let fronts = u64::from(u32::from_le_bytes(*fronts));
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a number has eight bytes"));
     let entry = |bytes: &[u8]| {
-        let entry = ShareEntry { want: number(&bytes[8..16]), claim: number(&bytes[16..24]) };
-        (number(&bytes[..8]), entry)
+        let [want, claim, held] = [8, 16, 24].map(|at| number(&bytes[at..at + 8]));
+        (number(&bytes[..8]), ShareEntry { want, claim, held })
     };
-    entries.chunks_exact(ENTRY_BYTES).take(SHARED_TAKERS_MAX).map(entry).collect()
+    (fronts, entries.chunks_exact(ENTRY_BYTES).take(SHARED_TAKERS_MAX).map(entry).collect())
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use tailwater_access::{Peer, RightsBell, RightsChanges, SecretText};
-use tailwater_env::{Env, HashMap, Instant, Task};
+use tailwater_env::{Env, HashMap, Task};
 use tailwater_queue::{QueueError, QueueStore};
 use tailwater_quotas::{QuotaShares, ShareBucket};
 

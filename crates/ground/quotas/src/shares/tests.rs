@@ -75,7 +75,7 @@ fn shares_are_equal_where_nobody_wants_more_and_no_report_says_anything_of_them(
     let mut table = Table::of(3);
     table.rounds(3, &[10, 20, 30]);
     assert_eq!([0, 1, 2].map(|front| table.share(front)), [100.0; 3]);
-    assert!(table.reports.values().all(|(_, report)| report[..] == [REPORT_VERSION]));
+    assert!(table.reports.values().all(|(_, report)| report[..] == [REPORT_VERSION, 3, 0, 0, 0]));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn reports_have_a_bound_and_what_they_leave_out_is_divided_equally() {
             fronts[front].end(at(second * 1_000), all);
         }
     }
-    assert_eq!(reports[0].1.len(), 1 + SHARED_TAKERS_MAX * ENTRY_BYTES);
+    assert_eq!(reports[0].1.len(), 5 + SHARED_TAKERS_MAX * ENTRY_BYTES);
     let last = 2 * SHARED_TAKERS_MAX as u64 - 1;
     let shares = [0, last].map(|taker| fronts[0].share(taker, QUOTA, at(7_000)));
     assert!(shares[0] > 250.0 && shares[1] == 150.0, "{shares:?}");
@@ -195,7 +195,14 @@ fn reports_have_a_bound_and_what_they_leave_out_is_divided_equally() {
 
 #[test]
 fn any_bytes_are_a_report_and_of_those_that_are_none_nothing_is_believed() {
-    for report in [&[][..], &[2, 0, 0], &[REPORT_VERSION, 1, 2, 3], &[REPORT_VERSION; 5_000], &[255; 64]] {
+    for report in [
+        &[][..],
+        &[REPORT_VERSION, 255, 255, 255, 255],
+        &[2, 0, 0],
+        &[REPORT_VERSION, 1, 2, 3],
+        &[REPORT_VERSION; 5_000],
+        &[255; 64],
+    ] {
         let mut shares = QuotaShares::new(1);
         let used = ShareUse { taker: 0x0101_0101_0101_0101, quota: QUOTA, taken: 400, is_refused: true };
         for second in 0..4 {

@@ -124,7 +124,8 @@ mod tests {
             let accounts = accounts(bounded(&who().account, 4, 0));
             let mut board = Board::new();
             for front in 1..fronts {
-                board.insert(front, FrontReport { front, number: 1, value: vec![1].into() });
+                board
+                    .insert(front, FrontReport { front, number: 1, value: vec![1, 0xa0, 0x0f, 0, 0].into() });
             }
             round(&accounts, &mut board, Env::real().now());
             assert_eq!(accounts.front_ends(), fronts);
