@@ -13,9 +13,9 @@
 //!
 //! What holds:
 //! - **Shares of front ends that exchange reports come to no more than the quota.** A share is raised only after its
-//!   claim was put, to what is left by the claims that were read after that; and a claim is lowered only after its share
-//!   was. Of two front ends that claim the same, the one that reads last sees the other's claim. No clock is compared
-//!   with another one.
+//!   claim was put, to what is left by the claims that were read after that; and a claim is lowered only after its
+//!   share was. Of two front ends that claim the same, the one that reads last sees the other's claim. No clock is
+//!   compared with another one.
 //! - **A front end that exchanges nothing** for [`SHARE_ROUNDS_MAX`] rounds gives an equal share, as does one that has
 //!   just come: the quota divided by the front ends that it knows. So long it may come on top of the others' shares.
 //! - **A front end that is silent** for [`GONE_ROUNDS`] rounds is not counted any more, and its share is free.

@@ -1,5 +1,5 @@
-//! `bench tls`: what TLS costs. Appends, fan-out over TCP with a connection for each consumer and with a shared one, and
-//! Kafka's protocol, each with and without TLS in turn; and Kafka's protocol also to an Apache Kafka.
+//! `bench tls`: what TLS costs. Appends, fan-out over TCP with a connection for each consumer and with a shared one,
+//! and Kafka's protocol, each with and without TLS in turn; and Kafka's protocol also to an Apache Kafka.
 //!
 //! Each run is a `bench append` or a `bench fanout` of its own process. Appends are compared by records a second. A
 //! fan-out has a fixed rate, so it is compared by what is delivered for each core that is busy meanwhile: those of the
