@@ -6,9 +6,9 @@
 //! when the signature was verified, and the body's length is known. Messages in flight are counted
 //! ([`crate::in_flight`]) where they are received.
 //!
-//! Where several front ends serve the same queues, each of them gives its share of what an account may have in a second
-//! ([`sharing`]). What the store counts, queues and messages in flight, is of all of them anyway. Receives that wait are
-//! of the front end whose connections they hold.
+//! Where several front ends serve the same queues, each of them gives its share of what an account may have in a
+//! second ([`sharing`]). What the store counts, queues and messages in flight, is of all of them anyway. Receives that
+//! wait are of the front end whose connections they hold.
 
 mod kept;
 mod sharing;
