@@ -1,6 +1,6 @@
 //! An account's quota that several front ends give together ([`QuotaShares`]), over the same model of Cassandra: what
-//! is asked for moves from front end to front end; calls fail, replicas get reports late, front ends crash and come back,
-//! are cut off from the store, or stand still.
+//! is asked for moves from front end to front end; calls fail, replicas get reports late, front ends crash and come
+//! back, are cut off from the store, or stand still.
 //!
 //! Checked, at any time: the shares of front ends that have exchanged reports for a while come to no more than the
 //! quota. And at the end, when nothing fails any more: within some seconds a front end that alone is asked has almost
