@@ -5,6 +5,9 @@
 //! Kafka's quotas are, and the one that says most about a client is the one that counts. A node keeps its quotas in its
 //! metadata ([`ClientQuotas`]), and counts what is taken by itself: what other nodes give does not count.
 //!
+//! Where several nodes give one quota together, as of an account of queues that all of them serve, each has a share of
+//! it ([`QuotaShares`]), of which a [`ShareBucket`] is filled.
+//!
 //! What holds:
 //! - Whoever takes more than a second's worth owes the rest, and is to be held until it owes nothing. What is owed is
 //!   never forgotten: over a longer time nobody has more than the quota.
@@ -15,6 +18,10 @@ mod bucket;
 mod entity;
 mod kept;
 pub mod limits;
+mod share_bucket;
+mod shares;
 
 pub use entity::{QuotaBound, QuotaBounds, QuotaEntity, QuotaError};
 pub use kept::{ClientQuotas, QuotaChanges, QuotaTaker, QuotasRead};
+pub use share_bucket::ShareBucket;
+pub use shares::{QuotaShares, ShareUse};

@@ -117,6 +117,7 @@ const SAME_GROUP_NS: u64 = 20_000;
 pub fn run(args: Args) -> anyhow::Result<()> {
     anyhow::ensure!(args.in_flight > 0 && args.shards > 0, "at least one record in flight, and one shard");
     anyhow::ensure!(args.duration_s > 0.0 && args.warmup_s >= 0.0, "a duration above 0, and no warmup below");
+    anyhow::ensure!(!args.target.tls || tcp(&args), "--tls encrypts TCP: add --tcp");
     interrupt::listen()?;
     let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
     let system = args.target.start()?;

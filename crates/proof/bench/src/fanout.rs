@@ -335,6 +335,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         args.one_sided == 0 || protocol == MessageProtocol::Kafka,
         "--one-sided needs --protocol kafka: otherwise all are"
     );
+    let is_tcp = protocol == MessageProtocol::Kafka || args.transport == TransportFlag::Tcp;
+    anyhow::ensure!(!args.target.tls || is_tcp, "--tls encrypts TCP: add --transport tcp");
     interrupt::listen()?;
     let half_second = (args.rate_mbit * 1e6 / 16.0) as usize / args.shards as usize;
     let window_bytes = args.window_kib.map_or(half_second.clamp(128 << 10, 64 << 20), |kib| kib << 10);

@@ -26,9 +26,11 @@ mod pingpong;
 mod plot;
 mod program;
 mod queue;
+mod quota;
 mod restart;
 mod svg;
 mod target;
+mod tls;
 
 use clap::Subcommand;
 
@@ -50,6 +52,10 @@ pub enum Command {
     Ledgers(ledgers::Args),
     /// How long readers go without when a node is killed under load and started again.
     Restart(restart::Args),
+    /// Acknowledgements of a client of Kafka's protocol, alone and beside one that pushes as hard as its quota lets it.
+    Quota(quota::Args),
+    /// What TLS costs: appends, fan-out over TCP and Kafka's protocol, with and without it in turn.
+    Tls(tls::Args),
     /// The experiments of the Fast ACS paper with a process for each consumer.
     #[command(subcommand)]
     Acs(acs::Command),
@@ -75,6 +81,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         #[cfg(feature = "bookkeeper")]
         Command::Ledgers(args) => ledgers::run(args),
         Command::Restart(args) => restart::run(args),
+        Command::Quota(args) => quota::run(args),
+        Command::Tls(args) => tls::run(args),
         Command::Acs(command) => acs::run(command),
         Command::Broadcast(command) => broadcast::run(command),
         Command::Queue(command) => queue::run(command),

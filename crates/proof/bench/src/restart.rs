@@ -22,6 +22,7 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use tailwater_client::{ClientConfig, WindowUse};
+use tailwater_load::address::LoadAddress;
 use tailwater_load::appender::{Appender, Gathering};
 use tailwater_load::clock::monotonic_ns;
 use tailwater_load::follower::LoadFollower;
@@ -145,8 +146,8 @@ fn kill_own(args: &Args, round: u32) -> anyhow::Result<RestartRun> {
 fn kill_kafka(args: &Args, script: &Path, round: u32) -> anyhow::Result<RestartRun> {
     // Its controller listens one above.
     let (port, _controller) = (free_address()?.port(), free_address()?);
-    let address = format!("127.0.0.1:{port}");
-    let system = System::connect(&args.system, &address, None)?;
+    let address = LoadAddress::from(format!("127.0.0.1:{port}"));
+    let system = System::connect(&args.system, address.clone(), None)?;
     let mut broker = RestartedBroker::start(script, system.dir().join("kafka"), port)?;
     system.create_stream(1, "immediate")?;
     let target =
@@ -214,7 +215,7 @@ fn is_alive(pid: i32) -> bool {
 #[derive(Clone)]
 struct RestartTarget {
     protocol: MessageProtocol,
-    address: String,
+    address: LoadAddress,
     stream: String,
 }
 

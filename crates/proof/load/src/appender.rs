@@ -8,6 +8,7 @@ use tailwater_client::{Client, ClientConfig, Error, Producer, ProducerSettings};
 use tailwater_env::Env;
 
 use crate::acks::AckCounts;
+use crate::address::LoadAddress;
 use crate::kafka;
 use crate::messages::MessageProtocol;
 
@@ -46,7 +47,7 @@ impl Appender {
     /// Connects to the server at `address`, for a stream of `shards` shards.
     pub async fn connect(
         protocol: MessageProtocol,
-        address: &str,
+        address: &LoadAddress,
         stream: &str,
         shards: u32,
         gathering: Gathering,
@@ -55,8 +56,9 @@ impl Appender {
             let producer = kafka::producer::Producer::connect(address, stream, shards, gathering).await?;
             return Ok(Self::Kafka(Box::new(producer)));
         }
-        let config = ClientConfig { name: "bench-producer".to_owned(), ..ClientConfig::default() };
-        let client = Client::connect_with(Env::real(), address, config).await?;
+        let (name, dialer) = ("bench-producer".to_owned(), address.dialer()?);
+        let config = ClientConfig { name, dialer, ..ClientConfig::default() };
+        let client = Client::connect_with(Env::real(), &address.address, config).await?;
         let config = ProducerSettings {
             batch_bytes: gathering.batch_bytes,
             linger: Duration::from_micros(gathering.linger_us),

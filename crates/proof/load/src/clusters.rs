@@ -224,7 +224,7 @@ impl<'a> ClustersDemo<'a> {
         let of = nodes.len() * args.consumers;
         for (number, node) in nodes.iter().enumerate() {
             let config = ConsumersConfig {
-                node: node.address(),
+                node: node.address().into(),
                 stream: STREAM.to_owned(),
                 first: number * args.consumers,
                 count: args.consumers,
@@ -237,7 +237,7 @@ impl<'a> ClustersDemo<'a> {
         }
         let source = nodes.first().context("there are clusters")?;
         let config = ProducerConfig {
-            node: source.address(),
+            node: source.address().into(),
             stream: STREAM.to_owned(),
             text: Some(String::new()),
             tick_ms: 250,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::address::LoadAddress;
 use crate::child::Child;
 use crate::clock::monotonic_ns;
 use crate::interrupt;
@@ -406,7 +407,11 @@ impl Run {
 }
 
 /// Where a worker that speaks `protocol` connects.
-fn address(system: &System, protocol: MessageProtocol, transport: TransportFlag) -> anyhow::Result<String> {
+fn address(
+    system: &System,
+    protocol: MessageProtocol,
+    transport: TransportFlag,
+) -> anyhow::Result<LoadAddress> {
     match protocol {
         MessageProtocol::Tailwater => system.address(transport == TransportFlag::Shm),
         MessageProtocol::Kafka => Ok(system.kafka_address()),

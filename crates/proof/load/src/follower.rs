@@ -4,6 +4,7 @@
 use tailwater_client::{Client, ClientConfig, Consumer, ConsumerConfig, Start};
 use tailwater_env::Env;
 
+use crate::address::LoadAddress;
 use crate::kafka::consumer::PartitionReader;
 use crate::messages::MessageProtocol;
 
@@ -19,7 +20,7 @@ impl LoadFollower {
     /// Connects to the server at `address`, to read `stream` from an offset on, or from its end.
     pub async fn connect(
         protocol: MessageProtocol,
-        address: &str,
+        address: &LoadAddress,
         stream: &str,
         from: Option<u64>,
         config: ClientConfig,
@@ -27,7 +28,7 @@ impl LoadFollower {
         if protocol == MessageProtocol::Kafka {
             return Ok(Self::Kafka(Box::new(PartitionReader::open(address, stream, 0, from).await?)));
         }
-        let client = Client::connect_with(Env::real(), address, config).await?;
+        let client = Client::connect_with(Env::real(), &address.address, config).await?;
         let start = from.map_or(Start::End, |offset| Start::Offset(tailwater_format::Offset(offset)));
         let consumer = client.consumer(stream, ConsumerConfig { shards: vec![0], start }).await?;
         Ok(Self::Own(Box::new(consumer)))

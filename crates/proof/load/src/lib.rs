@@ -11,6 +11,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod acks;
+pub mod address;
 pub mod appender;
 mod appending;
 pub mod check;

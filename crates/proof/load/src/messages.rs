@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tailwater_client::ReaderStats;
 
+use crate::address::LoadAddress;
 use crate::appender::Gathering;
 use crate::stats::SparseDurations;
 
@@ -70,7 +71,7 @@ pub enum Spread {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConsumersConfig {
     /// Address of the node.
-    pub node: String,
+    pub node: LoadAddress,
     /// The stream.
     pub stream: String,
     /// Its shards.
@@ -113,7 +114,7 @@ impl ConsumersConfig {
     /// Consumers that each read all of `shards` shards from the beginning, and check every record.
     pub fn new(shards: u32, transport: TransportFlag) -> Self {
         Self {
-            node: String::new(),
+            node: LoadAddress::default(),
             stream: String::new(),
             shards,
             first: 0,
@@ -140,7 +141,7 @@ impl ConsumersConfig {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProducerConfig {
     /// Address of the node.
-    pub node: String,
+    pub node: LoadAddress,
     /// The stream.
     pub stream: String,
     /// Its shards.
@@ -172,7 +173,7 @@ impl ProducerConfig {
     /// A producer of `rate` records a second of `message_bytes` each, which go to the shards in turn as they are due.
     pub fn new(shards: u32, rate: f64, message_bytes: usize, duration: Duration) -> Self {
         Self {
-            node: String::new(),
+            node: LoadAddress::default(),
             stream: String::new(),
             shards,
             rate,

@@ -79,13 +79,14 @@ pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<
     }
 }
 
-async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
+async fn connect(config: &ConsumersConfig) -> anyhow::Result<Vec<Client>> {
     let count = match config.protocol {
         MessageProtocol::Kafka => 0,
         MessageProtocol::Tailwater if config.connection_each => config.count,
         MessageProtocol::Tailwater => 1,
     };
     let defaults = ReaderConfig::default();
+    let dialer = config.node.dialer()?;
     let one = |_| {
         let client = ClientConfig {
             name: "bench-consumers".to_owned(),
@@ -100,12 +101,13 @@ async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
                 ..defaults
             },
             window: if config.own_reader { WindowUse::WhereOffered } else { WindowUse::Never },
+            dialer: dialer.clone(),
             ..ClientConfig::default()
         };
-        async move { Client::connect_with(Env::real(), &config.node, client).await }
+        async move { Client::connect_with(Env::real(), &config.node.address, client).await }
     };
     let clients: Vec<_> = futures::stream::iter(0..count).map(one).buffered(STARTS_IN_FLIGHT).collect().await;
-    clients.into_iter().collect()
+    Ok(clients.into_iter().collect::<Result<_, Error>>()?)
 }
 
 /// Everything of this process.

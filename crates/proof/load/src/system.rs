@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::address::LoadAddress;
 use crate::child::Child;
 use crate::clock::{cpu_of, monotonic_ns};
 use crate::kafka;
@@ -63,6 +64,9 @@ pub struct SystemArgs {
     /// More lines of the node's configuration file.
     #[arg(long, hide = true, default_value = "")]
     node_config: String,
+    /// Whether connections over TCP are encrypted.
+    #[arg(skip)]
+    is_secured: bool,
     #[command(flatten)]
     workspace: WorkspaceArgs,
 }
@@ -83,7 +87,14 @@ pub enum CellProcesses {
 impl SystemArgs {
     /// The usual: three copies, 512 MiB each.
     pub fn usual(workspace: WorkspaceArgs) -> Self {
-        Self { cells: None, cell_mib: 512, chunk_bytes: None, node_config: String::new(), workspace }
+        Self {
+            cells: None,
+            cell_mib: 512,
+            chunk_bytes: None,
+            node_config: String::new(),
+            is_secured: false,
+            workspace,
+        }
     }
 
     /// Bytes of the stream's chunks, if not the default.
@@ -99,6 +110,12 @@ impl SystemArgs {
     /// With more lines of the node's configuration file: keys outside of sections, or whole sections.
     pub fn with_config(mut self, lines: &str) -> Self {
         self.node_config += lines;
+        self
+    }
+
+    /// With TLS on connections over TCP: those of clients of our own, to the node and to its cells, and Kafka's.
+    pub fn secured(mut self) -> Self {
+        self.is_secured = true;
         self
     }
 
@@ -196,7 +213,13 @@ pub struct BackendProcess {
 }
 
 impl BackendProcess {
-    fn prepare(cell: CellName, number: usize, dir: &Path, capacity_bytes: u64) -> anyhow::Result<Self> {
+    fn prepare(
+        cell: CellName,
+        number: usize,
+        dir: &Path,
+        capacity_bytes: u64,
+        tls: Option<&SystemTls>,
+    ) -> anyhow::Result<Self> {
         let name = format!("{}-{number}", cell.as_str());
         let unix = dir.join(format!("{name}.sock"));
         let tcp = free_address()?;
@@ -215,8 +238,14 @@ impl BackendProcess {
             "--ttl-ms",
             &ttl_ms.to_string(),
         ];
-        let args = args.map(str::to_owned).to_vec();
-        let addresses = vec![format!("unix:{}", unix.display()), format!("tcp:{tcp}")];
+        let mut args = args.map(str::to_owned).to_vec();
+        if let Some(SystemTls { certificate, key, .. }) = tls {
+            for (flag, file) in [("--tls-certificate", certificate), ("--tls-key", key)] {
+                args.extend([flag.to_owned(), file.display().to_string()]);
+            }
+        }
+        let scheme = if tls.is_some() { "tls" } else { "tcp" };
+        let addresses = vec![format!("unix:{}", unix.display()), format!("{scheme}:{tcp}")];
         Ok(Self { child: None, name, args, addresses })
     }
 
@@ -231,7 +260,7 @@ impl BackendProcess {
     /// Waits until it answers.
     fn wait(&mut self) -> anyhow::Result<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
-        let address = self.addresses[1].trim_start_matches("tcp:").to_owned();
+        let address = self.addresses[1].trim_start_matches("tcp:").trim_start_matches("tls:").to_owned();
         child.until("does not listen", START_DEADLINE, || std::net::TcpStream::connect(&address).is_ok())
     }
 }
@@ -240,7 +269,7 @@ impl BackendProcess {
 pub fn start_data_cell(dir: &Path, capacity_bytes: u64) -> anyhow::Result<Vec<BackendProcess>> {
     let mut backends = Vec::with_capacity(BACKENDS);
     for number in 0..BACKENDS {
-        let mut backend = BackendProcess::prepare(CellName::Data, number, dir, capacity_bytes)?;
+        let mut backend = BackendProcess::prepare(CellName::Data, number, dir, capacity_bytes, None)?;
         backend.start(dir)?;
         backends.push(backend);
     }
@@ -272,13 +301,46 @@ struct Node {
     unix: PathBuf,
     tcp: SocketAddr,
     kafka: SocketAddr,
+    tls: Option<SystemTls>,
     chunk_bytes: Option<u32>,
     durability: PeerDurability,
 }
 
+/// Certificates of a system whose connections are encrypted.
+struct SystemTls {
+    ca: PathBuf,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl SystemTls {
+    /// Makes them in a directory.
+    fn make(dir: &Path) -> anyhow::Result<Self> {
+        let dir = make_certificates(&dir.join("tls"), None)?;
+        Ok(Self { ca: dir.join("ca.pem"), certificate: dir.join("node.pem"), key: dir.join("node.key") })
+    }
+}
+
+/// Has this program make a CA (`ca.pem`), and a certificate of this host with its key (`node.pem`, `node.key`), in a
+/// directory; or a client's certificate with its key (`NAME.pem`), if they are there. The directory.
+///
+/// # Errors
+/// They can't be made, as in a build without TLS.
+pub fn make_certificates(dir: &Path, client: Option<&str>) -> anyhow::Result<PathBuf> {
+    let mut init = std::process::Command::new(std::env::current_exe()?);
+    init.args(["init", "--tls", "--dir"]).arg(dir);
+    let made = init.args(client.iter().flat_map(|name| ["--client", name])).output()?;
+    anyhow::ensure!(
+        made.status.success(),
+        "no certificates: {}",
+        String::from_utf8_lossy(&made.stderr).trim()
+    );
+    Ok(dir.to_owned())
+}
+
 /// Dropping it deletes the topic.
 struct MeasuredBroker {
-    address: String,
+    address: LoadAddress,
     pid: Option<u32>,
     topic: String,
 }
@@ -298,10 +360,10 @@ impl System {
     }
 
     /// Takes the broker that listens at `address`; `pid` is its process, if that is known.
-    pub fn connect(args: &SystemArgs, address: &str, pid: Option<u32>) -> anyhow::Result<Self> {
+    pub fn connect(args: &SystemArgs, address: LoadAddress, pid: Option<u32>) -> anyhow::Result<Self> {
         let workspace = args.workspace.create()?;
         let topic = format!("bench-{:x}", monotonic_ns());
-        let server = Server::Broker(MeasuredBroker { address: address.to_owned(), pid, topic });
+        let server = Server::Broker(MeasuredBroker { address, pid, topic });
         Ok(Self { server, data_cell: Vec::new(), metadata_cell: Vec::new(), workspace })
     }
 
@@ -313,16 +375,13 @@ impl System {
     ) -> anyhow::Result<Self> {
         let workspace = args.workspace.create()?;
         let dir = workspace.path().to_owned();
+        let tls = args.is_secured.then(|| SystemTls::make(&dir)).transpose()?;
         let (mut data_cell, mut metadata_cell) = (Vec::new(), Vec::new());
         if args.cells() == CellProcesses::R32 {
             for number in 0..BACKENDS {
-                data_cell.push(BackendProcess::prepare(CellName::Data, number, &dir, args.cell_mib << 20)?);
-                metadata_cell.push(BackendProcess::prepare(
-                    CellName::Metadata,
-                    number,
-                    &dir,
-                    METADATA_BYTES,
-                )?);
+                let prepare = |cell, bytes| BackendProcess::prepare(cell, number, &dir, bytes, tls.as_ref());
+                data_cell.push(prepare(CellName::Data, args.cell_mib << 20)?);
+                metadata_cell.push(prepare(CellName::Metadata, METADATA_BYTES)?);
             }
         }
         let (admin, tcp, unix) = (free_address()?, free_address()?, dir.join("node.sock"));
@@ -338,7 +397,15 @@ impl System {
             dir.join("data"),
             args.node_config,
         );
-        config += &format!("[kafka]\nenabled = {speaks_kafka}\nlisten = \"{kafka}\"\n");
+        let is_secured = tls.is_some();
+        config += &format!("tls = {is_secured}\n");
+        config += &format!("[kafka]\nenabled = {speaks_kafka}\nlisten = \"{kafka}\"\ntls = {is_secured}\n");
+        if let Some(SystemTls { ca, certificate, key }) = &tls {
+            config += &format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\nca = {ca:?}\n");
+            // Who has a certificate is known by it.
+            config += &format!("client_ca = {ca:?}\nclient_certificates = \"optional\"\n");
+            config += "listeners = \"named\"\n";
+        }
         config += "[sqs]\nenabled = false\n[broadcast]\nenabled = false\n";
         for (cell, backends) in [("data_cell", &data_cell), ("metadata_cell", &metadata_cell)] {
             let mode = if backends.is_empty() { "R1" } else { "R3.2" };
@@ -350,27 +417,61 @@ impl System {
         }
         std::fs::write(dir.join(NODE_CONFIG), config)?;
         let child = start_node(&dir)?;
-        let mut node = Node { child, admin, unix, tcp, kafka, chunk_bytes: args.chunk_bytes, durability };
+        let chunk_bytes = args.chunk_bytes;
+        let mut node = Node { child, admin, unix, tcp, kafka, tls, chunk_bytes, durability };
         node.wait_until_ready()?;
         Ok(Self { server: Server::Node(node), data_cell, metadata_cell, workspace })
     }
 
     /// Where clients of our own on this host connect; through shared memory or not is up to their transport. A broker
     /// has no such address.
-    pub fn address(&self, shared_memory: bool) -> anyhow::Result<String> {
+    pub fn address(&self, shared_memory: bool) -> anyhow::Result<LoadAddress> {
         match &self.server {
-            Server::Node(node) if shared_memory => Ok(format!("unix:{}", node.unix.display())),
-            Server::Node(node) => Ok(format!("tcp:{}", node.tcp)),
-            Server::Broker(broker) => bail!("the broker at {} speaks Kafka's protocol only", broker.address),
+            Server::Node(node) if shared_memory => Ok(format!("unix:{}", node.unix.display()).into()),
+            Server::Node(node) => {
+                let scheme = if node.tls.is_some() { "tls" } else { "tcp" };
+                Ok(LoadAddress::from(format!("{scheme}:{}", node.tcp)).with_ca(node.ca()))
+            }
+            Server::Broker(broker) => {
+                bail!("the broker at {} speaks Kafka's protocol only", broker.address.address)
+            }
         }
     }
 
     /// Where Kafka's clients connect.
-    pub fn kafka_address(&self) -> String {
+    pub fn kafka_address(&self) -> LoadAddress {
         match &self.server {
-            Server::Node(node) => node.kafka.to_string(),
+            Server::Node(node) => LoadAddress::from(node.kafka.to_string()).with_ca(node.ca()),
             Server::Broker(broker) => broker.address.clone(),
         }
+    }
+
+    /// Where a client of Kafka's protocol connects that calls itself so. In TLS it shows a certificate of that name.
+    ///
+    /// # Errors
+    /// The certificate can't be made.
+    pub fn kafka_address_of(&self, client: &str) -> anyhow::Result<LoadAddress> {
+        let mut address = self.kafka_address();
+        address.client_id = Some(client.to_owned());
+        if let Some(dir) = address.ca.as_deref().and_then(Path::parent) {
+            let made = make_certificates(dir, Some(client))?;
+            address.certificate = Some(made.join(format!("{client}.pem")));
+        }
+        Ok(address)
+    }
+
+    /// Sets a quota of the node: `entity` and `bounds` as admin HTTP takes them.
+    ///
+    /// # Errors
+    /// The node refuses it, or it is a broker.
+    pub fn set_quota(&self, entity: &Value, bounds: &Value) -> anyhow::Result<()> {
+        let Server::Node(node) = &self.server else { bail!("a broker has no admin HTTP") };
+        let body = json!({ "entity": entity, "bounds": bounds });
+        let mut answer = agent().put(node.url("/v1/quotas")).send_json(&body)?;
+        if !answer.status().is_success() {
+            bail!("the quota can't be set: {}", answer.body_mut().read_to_string()?);
+        }
+        Ok(())
     }
 
     /// Its directory.
@@ -419,7 +520,7 @@ impl System {
     pub fn kill_node(&mut self) -> anyhow::Result<()> {
         match &mut self.server {
             Server::Node(node) => node.child.kill(),
-            Server::Broker(broker) => bail!("the broker at {} was not started here", broker.address),
+            Server::Broker(broker) => bail!("the broker at {} was not started here", broker.address.address),
         }
     }
 
@@ -434,7 +535,7 @@ impl System {
                 node.child = start_node(&dir)?;
                 Ok(())
             }
-            Server::Broker(broker) => bail!("the broker at {} was not started here", broker.address),
+            Server::Broker(broker) => bail!("the broker at {} was not started here", broker.address.address),
         }
     }
 
@@ -479,6 +580,10 @@ fn start_node(dir: &Path) -> anyhow::Result<Child> {
 }
 
 impl Node {
+    fn ca(&self) -> Option<PathBuf> {
+        self.tls.as_ref().map(|tls| tls.ca.clone())
+    }
+
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let url = self.url("/readyz");
         let is_ready = || agent().get(&url).call().is_ok_and(|answer| answer.status().is_success());

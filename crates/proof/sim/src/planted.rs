@@ -189,6 +189,10 @@ pub enum Plant {
     ReadOfOne,
     /// A write is at one replica only, and answered as if it were at more.
     QuorumOfOne,
+    /// What front ends tell each other is not kept.
+    ReportNotPut,
+    /// Front ends are told what the others had told when they asked last.
+    ReportsReadTooEarly,
     /// Buckets are dropped with the bodies that are in them.
     FullBucketDropped,
     /// The shared store does some conditional writes of groups without comparing.

@@ -147,6 +147,11 @@ pub const ALL: &[Scenario] = &[
         run: queue_cassandra::letters::run,
     },
     Scenario {
+        name: "quota-shares",
+        about: "an account's quota that front ends over the same model give together; they crash, are cut off, stand still",
+        run: queue_cassandra::shares::run,
+    },
+    Scenario {
         name: "queue-servers",
         about: "BDQS, figure 8: servers over the same model killed every 100, 1,000 or 10,000 s, 10 s away; nothing is lost",
         run: queue_cassandra::servers::run,

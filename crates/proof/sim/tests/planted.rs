@@ -246,6 +246,12 @@ are_caught! {
         SeenNotKept in "queue-cassandra", ["by its deduplication id"];
     writes_to_one_replica_where_a_quorum_is_promised_are_caught:
         QuorumOfOne in "queue-cassandra", ["was acknowledged and is lost", "of its group"];
+    shares_of_a_quota_that_nobody_is_told_are_caught:
+        ReportNotPut in "quota-shares", ["come to more than the quota"];
+    shares_of_a_quota_that_are_raised_by_what_was_claimed_before_are_caught:
+        ReportsReadTooEarly in "quota-shares", ["come to more than the quota"];
+    shares_of_a_quota_that_one_replica_alone_is_told_are_caught:
+        QuorumOfOne in "quota-shares", ["come to more than the quota"];
     dead_letters_that_are_not_put_are_caught:
         LetterNotPut in "queue-cassandra-letters", ["was acknowledged and is lost"];
     dead_letters_that_a_delete_does_not_find_are_caught:

@@ -135,6 +135,7 @@ hold! {
     // Minutes of virtual time each.
     queue_cassandra / 10;
     queue_cassandra_letters / 10;
+    quota_shares / 5;
     journal_every_io / 1;
     store_every_io / 1;
     meta / 1;

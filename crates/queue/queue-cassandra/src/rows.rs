@@ -14,10 +14,11 @@ use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency as Level, SerialConsistency};
 use scylla::value::{CqlValue, MaybeUnset, Row};
+use tailwater_queue::limits::REPORT_S;
 use tailwater_queue::shared::rows::{
     Body, Done, GroupKey, Letter, Record, RowCell, RowKind, RowPartition, Rows, RowsError, Tuple, stamp,
 };
-use tailwater_queue::{Consistency, Number, QueueId};
+use tailwater_queue::{Consistency, FrontReport, Number, QueueId};
 
 use crate::config::CassandraConfig;
 use crate::schema::{TABLES, replication};
@@ -53,6 +54,8 @@ pub struct CassandraRows {
     put_forward: Statement,
     letters: Statement,
     put_letter: Statement,
+    put_report: Statement,
+    reports: Statement,
     fifo: ConditionalStatements,
 }
 
@@ -286,6 +289,12 @@ impl CassandraRows {
                  USING TIMESTAMP ?"
             ))
             .await?,
+            put_report: both(format!(
+                "INSERT INTO {k}.reports (part, front, number, value) VALUES (0, ?, ?, ?) \
+                 USING TTL ? AND TIMESTAMP ?"
+            ))
+            .await?,
+            reports: both(format!("SELECT front, number, value FROM {k}.reports WHERE part = 0")).await?,
             fifo: ConditionalStatements::prepare(&session, keyspace).await?,
             session,
         })
@@ -651,6 +660,31 @@ impl Rows for CassandraRows {
                 Ok(Letter { at, number: Number(unsigned(number)) })
             });
             letters.collect()
+        }
+        .boxed()
+    }
+
+    fn put_report(&self, FrontReport { front, number, value }: FrontReport) -> Done<'_, ()> {
+        async move {
+            let ttl_s = i32::try_from(REPORT_S).unwrap_or(i32::MAX);
+            // Its number is its timestamp, too: of two that are late the last one stays.
+            let values = (signed(front), signed(number), value, ttl_s, signed(number));
+            self.write(&self.put_report.quorum, values).await
+        }
+        .boxed()
+    }
+
+    fn reports(&self) -> Done<'_, Vec<FrontReport>> {
+        async move {
+            let rows = self.execute(&self.reports.quorum, ()).await?.into_rows_result().map_err(error)?;
+            let rows = rows.rows::<(i64, Option<i64>, Option<Bytes>)>().map_err(error)?;
+            let mut reports = Vec::new();
+            for row in rows {
+                if let (front, Some(number), Some(value)) = row.map_err(error)? {
+                    reports.push(FrontReport { front: unsigned(front), number: unsigned(number), value });
+                }
+            }
+            Ok(reports)
         }
         .boxed()
     }

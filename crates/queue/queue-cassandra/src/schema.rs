@@ -10,6 +10,7 @@
 //! | `letters` | queue, number | queue and number as a dead letter, the latest first; gone after half a day |
 //! | `records` | space | key; written by conditional writes only |
 //! | `groups` | queue, group | cell; written by conditional writes only, of several cells at once |
+//! | `reports` | one | front end; gone after a quarter of an hour |
 //!
 //! What was deleted is kept for a day before its deletion is forgotten: a replica that was down for longer has to be
 //! repaired, or made anew, before it comes back.
@@ -26,7 +27,7 @@ pub(crate) fn replication(config: &CassandraConfig) -> String {
 }
 
 /// What is created in the keyspace.
-pub(crate) const TABLES: [(&str, &str); 8] = [
+pub(crate) const TABLES: [(&str, &str); 9] = [
     (
         "tuples",
         "(queue bigint, bucket bigint, part int, visible_at bigint, number bigint, moves int, receives int, \
@@ -59,6 +60,11 @@ pub(crate) const TABLES: [(&str, &str); 8] = [
         "groups",
         "(queue bigint, grp bigint, cell blob, value blob, version bigint, PRIMARY KEY ((queue, grp), cell)) \
          WITH gc_grace_seconds = 86400",
+    ),
+    (
+        "reports",
+        "(part int, front bigint, number bigint, value blob, PRIMARY KEY ((part), front)) \
+         WITH gc_grace_seconds = 3600",
     ),
     ("records", "(space text, key text, value blob, version bigint, PRIMARY KEY ((space), key))"),
 ];

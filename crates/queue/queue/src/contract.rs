@@ -35,13 +35,28 @@ pub type Outcomes = Vec<Result<(), ReceiptError>>;
 /// For each message of a call, what became of it.
 pub type SentEach = Vec<Result<Sent, QueueError>>;
 
+/// What a front end tells the others. Each is there for some minutes after its front end has put its last one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontReport {
+    /// The front end, by a number below 2^63 that it has chosen at random at its start.
+    pub front: u64,
+    /// It grows with each report of the same front end; from 1.
+    pub number: u64,
+    /// What it says: some KiB at most.
+    pub value: bytes::Bytes,
+}
+
 /// A store of queues.
 pub trait QueueStore: std::marker::Send + Sync + 'static {
     /// The key of receipts and message ids.
     fn secret(&self) -> &Secret;
 
-    /// Front ends that serve the same queues at the moment, this one among them, as far as this one knows: 1 at least.
-    fn front_ends(&self) -> u64;
+    /// Puts what this front end tells the others that serve the same queues, in place of what it told last, and then
+    /// reads what each of them told last, this one's among it. Of two that do so at the same time one at least reads
+    /// what the other one put. Nothing if no other one can serve these queues.
+    ///
+    /// One that fails, or is dropped, may have put it, and may put it later; not over one with a greater number.
+    fn exchange_reports(&self, report: FrontReport) -> StoreAnswer<'_, Option<Vec<FrontReport>>>;
 
     /// A queue, by its account and name.
     fn find<'a>(&'a self, account: &'a str, name: &'a str) -> StoreAnswer<'a, Option<Arc<QueueView>>>;

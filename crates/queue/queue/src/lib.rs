@@ -56,7 +56,7 @@ mod tree;
 mod view;
 
 pub use checkpoint::TAG;
-pub use contract::{Outcomes, QueueStore, SentEach, StoreAnswer};
+pub use contract::{FrontReport, Outcomes, QueueStore, SentEach, StoreAnswer};
 pub use ids::{NoReceipt, Number, QueueId, Receipt, Secret, Sequence, Token};
 pub use queue::{Counts, Happened, ReceiptError};
 pub use queues::{Queues, QueuesConfig};

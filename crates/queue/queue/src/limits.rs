@@ -144,6 +144,10 @@ pub const LOOK_BACK_MS: u64 = 10_000;
 /// replica is enough: the body may be at another one.
 pub const SETTLE_MS: u64 = 10_000;
 
+/// The shared store: how long a front end's report to the others is there, in seconds: longer than any of them waits
+/// for its next one.
+pub const REPORT_S: u32 = 900;
+
 /// The shared store: KiB of what one front end's calls have that go on to their end though nobody may wait for them any
 /// more; further ones wait. Each counts for one at least, and a receive for as much as ten small messages.
 pub const CALLS_KIB: usize = 256 << 10;

@@ -53,7 +53,6 @@ mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 use tailwater_env::{Env, HashMap, Task};
@@ -94,8 +93,6 @@ struct SharedFront {
     config: SharedConfig,
     secret: Secret,
     numbers: Numbers,
-    /// Front ends that have a place, as they were counted last.
-    fronts: AtomicU64,
     directory: SharedDirectory,
     known: Mutex<HashMap<QueueId, Arc<KnownQueue>>>,
     /// How much calls may have that are under way, in KiB.

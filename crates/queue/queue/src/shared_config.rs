@@ -2,7 +2,7 @@
 
 use crate::settings::Consistency;
 
-/// How front ends use a shared store. All of one store have to agree on it, but for what they are themselves.
+/// How front ends use a shared store. All of one store have to agree on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedConfig {
     /// The level of queues that do not say.
@@ -18,11 +18,6 @@ pub struct SharedConfig {
     pub directory_ms: u64,
     /// Whether a minute has to be between two purges of a queue, and between its deletion and its name's next use.
     pub cooldowns: bool,
-    /// What this front end is called among the others: the same at each start. One without a name has another one at
-    /// each start.
-    pub front: String,
-    /// Whether it answers clients: those that do share the accounts' quotas.
-    pub serves: bool,
 }
 
 impl Default for SharedConfig {
@@ -34,8 +29,6 @@ impl Default for SharedConfig {
             sweep_ms: 600_000,
             directory_ms: 1_000,
             cooldowns: true,
-            front: String::new(),
-            serves: true,
         }
     }
 }

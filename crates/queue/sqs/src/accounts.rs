@@ -7,18 +7,20 @@
 //! ([`crate::in_flight`]) where they are received.
 //!
 //! Where several front ends serve the same queues, each of them gives its share of what an account may have in a
-//! second: the quota divided by how many they are. What the store counts, queues and messages in flight, is of all of
-//! them anyway. Receives that wait are of the front end whose connections they hold.
+//! second ([`sharing`]). What the store counts, queues and messages in flight, is of all of them anyway. Receives that
+//! wait are of the front end whose connections they hold.
 
 mod kept;
+mod sharing;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use tailwater_access::{Peer, RightsBell, RightsChanges, SecretText};
-use tailwater_env::{Env, HashMap, Instant};
+use tailwater_env::{Env, HashMap, Task};
 use tailwater_queue::{QueueError, QueueStore};
+use tailwater_quotas::{QuotaShares, ShareBucket};
 
 use crate::config::{AccountConfig, SqsConfig};
 use crate::error::{Code, ErrorRefusal};
@@ -57,6 +59,9 @@ pub struct Accounts {
     /// Rings when it has become another one.
     changed: RightsBell,
     kept: OnceLock<kept::KeptIn>,
+    /// What this front end gives of each account's quotas.
+    shares: RwLock<QuotaShares>,
+    sharing: OnceLock<Task>,
     /// Held over a change.
     changing: tokio::sync::Mutex<()>,
 }
@@ -92,8 +97,8 @@ struct Account {
 
 /// What an account uses of what it may. It stays when its keys or its bounds change.
 struct AccountUse {
-    requests: Mutex<Bucket>,
-    bytes: Mutex<Bucket>,
+    requests: Mutex<ShareBucket>,
+    bytes: Mutex<ShareBucket>,
     in_flight: Mutex<InFlight>,
     /// Receives that wait.
     waiting: AtomicUsize,
@@ -108,33 +113,6 @@ impl Drop for WaitingGuard {
     }
 }
 
-/// What may still be used at the moment.
-struct Bucket {
-    level: f64,
-    filled_at: Instant,
-}
-
-impl Bucket {
-    /// Whether there is something. A rate of 0 is any rate.
-    fn has_some(&mut self, rate: f64, now: Instant) -> bool {
-        if rate == 0.0 {
-            return true;
-        }
-        self.level = (self.level + rate * now.since(self.filled_at).as_secs_f64()).min(rate);
-        self.filled_at = now;
-        self.level > 0.0
-    }
-
-    /// Takes `amount` out, if there is something; what is too much is missing later.
-    fn take(&mut self, amount: u64, rate: f64, now: Instant) -> bool {
-        let is_there = self.has_some(rate, now);
-        if is_there {
-            self.level -= amount as f64;
-        }
-        is_there
-    }
-}
-
 impl Accounts {
     /// Those of the configuration alone.
     pub(crate) fn of(env: &Env, config: &SqsConfig) -> Arc<Self> {
@@ -144,6 +122,8 @@ impl Accounts {
             set: RwLock::default(),
             changed: RightsBell::default(),
             kept: OnceLock::new(),
+            shares: RwLock::new(QuotaShares::new(env.random_u64() >> 1)),
+            sharing: OnceLock::new(),
             changing: tokio::sync::Mutex::default(),
         };
         accounts.replace(Vec::new());
@@ -184,7 +164,7 @@ impl Accounts {
     fn account(&self, config: AccountConfig, known: Option<&Arc<Account>>) -> Account {
         let used = known.map(|known| Arc::clone(&known.used)).unwrap_or_else(|| {
             let now = self.env.now();
-            let full = |rate: u64| Mutex::new(Bucket { level: rate as f64, filled_at: now });
+            let full = |rate| Mutex::new(ShareBucket::full(rate, now));
             Arc::new(AccountUse {
                 requests: full(config.requests_per_s),
                 bytes: full(config.bytes_per_s),
@@ -236,22 +216,22 @@ impl Accounts {
         self.set().by_id.get(id).cloned()
     }
 
-    /// Refuses a request of whoever claims to have `key`, if this front end's share of that account's quota is used up,
-    /// of as many as serve the account. Uses nothing of it.
-    pub(crate) fn check_quota(&self, key: &str, fronts: u64) -> Result<(), ErrorRefusal> {
+    /// Refuses a request of whoever claims to have `key`, if this front end's share of that account's quota is used up.
+    /// Uses nothing of it.
+    pub(crate) fn check_quota(&self, key: &str) -> Result<(), ErrorRefusal> {
         let Some((_, account)) = self.set().keys.get(key).cloned() else { return Ok(()) };
         let now = self.env.now();
-        let (requests, bytes) = account.config.shares_of(fronts);
+        let (requests, bytes) = self.shares(&account.config, now);
         let is_left = account.used.requests.lock().has_some(requests, now)
             && account.used.bytes.lock().has_some(bytes, now);
         is_left.then_some(()).ok_or_else(throttled)
     }
 
     /// Counts a request with a body of so many bytes, or refuses it, by the same share.
-    pub(crate) fn admit(&self, identity: &Identity, bytes: usize, fronts: u64) -> Result<(), ErrorRefusal> {
+    pub(crate) fn admit(&self, identity: &Identity, bytes: usize) -> Result<(), ErrorRefusal> {
         let Some(account) = self.by_id(&identity.account) else { return Ok(()) };
         let now = self.env.now();
-        let (requests_share, bytes_share) = account.config.shares_of(fronts);
+        let (requests_share, bytes_share) = self.shares(&account.config, now);
         let is_admitted = account.used.requests.lock().take(1, requests_share, now)
             && account.used.bytes.lock().take(bytes as u64, bytes_share, now);
         is_admitted.then_some(()).ok_or_else(throttled)
@@ -343,41 +323,10 @@ fn throttled() -> ErrorRefusal {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::config::KeyConfig;
 
-    #[test]
-    fn a_bucket_gives_its_rate_and_a_second_s_worth_at_once() {
-        let start = Instant::from_ns(0);
-        let mut bucket = Bucket { level: 10.0, filled_at: start };
-        let mut taken = |now: Instant| (0..100).filter(|_| bucket.take(1, 10.0, now)).count();
-        assert_eq!(taken(start), 10);
-        assert_eq!(taken(start + Duration::from_millis(500)), 5);
-        assert_eq!(taken(start + Duration::from_secs(60)), 10);
-    }
-
-    #[test]
-    fn what_is_larger_than_the_bucket_passes_and_is_missing_later() {
-        let start = Instant::from_ns(0);
-        let mut bucket = Bucket { level: 10.0, filled_at: start };
-        assert!(bucket.take(30, 10.0, start));
-        assert!(!bucket.take(1, 10.0, start + Duration::from_secs(2)));
-        assert!(bucket.take(1, 10.0, start + Duration::from_millis(2_100)));
-    }
-
-    #[test]
-    fn a_share_of_less_than_one_request_a_second_is_a_request_in_some_seconds() {
-        let start = Instant::from_ns(0);
-        let mut bucket = Bucket { level: 1.0, filled_at: start };
-        let mut taken = |ms: u64| bucket.take(1, 0.25, start + Duration::from_millis(ms));
-        // What is there at first is cut to the share.
-        let times: Vec<u64> = (0..20_000).step_by(100).filter(|ms| taken(*ms)).collect();
-        assert_eq!(times.len(), 6, "{times:?}");
-    }
-
-    fn bounded(id: &str, requests_per_s: u64, waiting_max: usize) -> AccountConfig {
+    pub(super) fn bounded(id: &str, requests_per_s: u64, waiting_max: usize) -> AccountConfig {
         AccountConfig {
             id: id.to_owned(),
             keys: vec![KeyConfig::new(&format!("key of {id}"), "secret")],
@@ -389,26 +338,14 @@ mod tests {
         }
     }
 
-    fn accounts(account: AccountConfig) -> Arc<Accounts> {
+    pub(super) fn accounts(account: AccountConfig) -> Arc<Accounts> {
         let accounts = Accounts::of(&Env::real(), &SqsConfig::default());
         accounts.replace(vec![account]);
         accounts
     }
 
-    fn who() -> Identity {
+    pub(super) fn who() -> Identity {
         Identity { account: "111122223333".to_owned(), key: String::new() }
-    }
-
-    #[tokio::test]
-    async fn one_of_many_front_ends_gives_its_share_of_an_account_s_requests_and_the_only_one_all_of_them() {
-        let admitted = |fronts| {
-            let accounts = accounts(bounded(&who().account, 4, 0));
-            let admitted = (0..8).filter(|_| accounts.admit(&who(), 0, fronts).is_ok()).count();
-            (admitted, accounts.check_quota("key of 111122223333", fronts).is_ok())
-        };
-        assert!(admitted(1).0 >= 4);
-        // The next one comes in a quarter of an hour.
-        assert_eq!(admitted(4_000), (1, false));
     }
 
     #[tokio::test]

@@ -71,14 +71,6 @@ pub struct AccountConfig {
     pub waiting_max: usize,
 }
 
-impl AccountConfig {
-    /// What one of so many front ends gives of its requests and bytes a second; 0 is any number.
-    pub(crate) fn shares_of(&self, fronts: u64) -> (f64, f64) {
-        let share = |rate: u64| rate as f64 / fronts.max(1) as f64;
-        (share(self.requests_per_s), share(self.bytes_per_s))
-    }
-}
-
 /// An access key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

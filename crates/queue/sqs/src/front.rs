@@ -142,9 +142,7 @@ impl Front {
             }
             protocol::refuse(protocol, &request_id, refusal).map(Full::new)
         };
-        if let Err(refusal) =
-            self.accounts.check_quota(claimed_key(&head.headers, query), self.queues.front_ends())
-        {
+        if let Err(refusal) = self.accounts.check_quota(claimed_key(&head.headers, query)) {
             return refused(protocol, &refusal);
         }
         let (body, _room) = match self.read_body(body).await {
@@ -164,7 +162,7 @@ impl Front {
             Ok((identity, unchunked)) => (identity, unchunked.unwrap_or(body)),
             Err(refusal) => return refused(protocol, &refusal),
         };
-        if let Err(refusal) = self.accounts.admit(&identity, body_bytes, self.queues.front_ends()) {
+        if let Err(refusal) = self.accounts.admit(&identity, body_bytes) {
             return refused(protocol, &refusal);
         }
         let asked = match protocol::read(&head.headers, query, body) {

@@ -759,6 +759,7 @@ async fn start_sqs(
     let Some(listener) = listener else { return Ok(None) };
     let (queues, authorizer) = (Arc::clone(queues), Arc::clone(&gate.authorizer));
     let accounts = tailwater_sqs::Accounts::open(env, &config.sqs, Arc::clone(meta)).await?;
+    accounts.share(&queues).await.context("the other front ends of the queues can't be asked for")?;
     let sqs = config.sqs.clone();
     let front = tailwater_sqs::Front::with_accounts(env, sqs, queues, authorizer, accounts);
     let acceptor = gate.acceptor("SQS", config.sqs.tls);

@@ -65,10 +65,7 @@ async fn open_shared(env: &Env, config: &Config) -> anyhow::Result<Arc<dyn Queue
     let cassandra = &config.queues.cassandra;
     let at = || format!("the queues in Cassandra at {:?}", cassandra.contact_points);
     let rows = tailwater_queue_cassandra::CassandraRows::shared(cassandra).await.with_context(at)?;
-    // Of two nodes on one host each listens elsewhere.
-    let front = format!("{} {}", config.cluster.node_name(), config.sqs.listen);
-    let config = config.queues.shared(front, config.sqs.enabled);
-    let queues = tailwater_queue::shared::SharedQueues::start(env, rows, config).await;
+    let queues = tailwater_queue::shared::SharedQueues::start(env, rows, config.queues.shared()).await;
     Ok(Arc::new(queues.with_context(at)?))
 }
 

@@ -10,12 +10,13 @@ use tailwater_kafka_wire::messages::topics::{CreatableTopic, CreateTopicsRequest
 use super::connection::Connection;
 use super::consumer::LATEST;
 use super::versions;
+use crate::address::LoadAddress;
 
 /// How long a new topic's partitions may take to have leaders.
 const LEADERS_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Creates a topic with one copy of each of its partitions, and returns when all of them are led.
-pub fn create_topic(address: &str, name: &str, partitions: u32) -> anyhow::Result<()> {
+pub fn create_topic(address: &LoadAddress, name: &str, partitions: u32) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         let mut connection = Connection::open(address).await?;
         let topic = CreatableTopic {
@@ -73,7 +74,7 @@ async fn leads_all(connection: &mut Connection, name: &str, partitions: u32) -> 
 }
 
 /// Deletes a topic.
-pub fn delete_topic(address: &str, name: &str) -> anyhow::Result<()> {
+pub fn delete_topic(address: &LoadAddress, name: &str) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         let mut connection = Connection::open(address).await?;
         let asked = DeleteTopicsRequest {

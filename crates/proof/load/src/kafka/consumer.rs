@@ -14,6 +14,7 @@ use tailwater_kafka_wire::messages::fetch::{
 
 use super::connection::{Connection, answer};
 use super::versions;
+use crate::address::LoadAddress;
 use crate::check::ShardCheck;
 use crate::messages::Validate;
 use crate::reading::Process;
@@ -105,7 +106,12 @@ pub struct PartitionReader {
 
 impl PartitionReader {
     /// Connects to read a partition from an offset on, or from its end, and begins to fetch.
-    pub async fn open(address: &str, topic: &str, shard: u32, from: Option<u64>) -> anyhow::Result<Self> {
+    pub async fn open(
+        address: &LoadAddress,
+        topic: &str,
+        shard: u32,
+        from: Option<u64>,
+    ) -> anyhow::Result<Self> {
         let mut connection = Connection::open(address).await?;
         let from = match from {
             Some(offset) => offset as i64,

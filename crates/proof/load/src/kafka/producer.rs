@@ -15,6 +15,7 @@ use tailwater_kafka_wire::wire::RecordsBytes;
 
 use super::connection::{Connection, answer};
 use super::versions;
+use crate::address::LoadAddress;
 use crate::appender::Gathering;
 use crate::clock::monotonic_ns;
 
@@ -63,7 +64,7 @@ struct Batch {
 impl Producer {
     /// Connects, and gets its id.
     pub async fn connect(
-        address: &str,
+        address: &LoadAddress,
         topic: &str,
         shards: u32,
         gathering: Gathering,

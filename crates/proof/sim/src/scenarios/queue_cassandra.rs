@@ -17,6 +17,7 @@ mod fronts;
 pub mod letters;
 pub mod order;
 pub mod servers;
+pub mod shares;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

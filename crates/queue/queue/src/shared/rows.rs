@@ -18,6 +18,7 @@
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
 
+use crate::contract::FrontReport;
 use crate::ids::{Number, QueueId};
 use crate::settings::Consistency;
 
@@ -229,6 +230,13 @@ pub trait Rows: Send + Sync + 'static {
         number: Number,
         most: usize,
     ) -> Done<'_, Vec<Letter>>;
+
+    /// Puts a front end's report, at a majority; without effect if one with a greater number is there. It is gone after
+    /// [`crate::limits::REPORT_S`] seconds.
+    fn put_report(&self, report: FrontReport) -> Done<'_, ()>;
+
+    /// The last report of each front end, at a majority, in any order.
+    fn reports(&self) -> Done<'_, Vec<FrontReport>>;
 
     /// A record.
     fn record<'a>(&'a self, space: &'a str, key: &'a str) -> Done<'a, Option<Record>>;

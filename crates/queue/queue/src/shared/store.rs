@@ -1,8 +1,6 @@
 //! A front end as a [`QueueStore`], and its start.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +12,7 @@ use super::rows::{Rows, RowsError};
 use super::sweeper::Suspects;
 use super::whole::SMALL_KIB;
 use super::{SharedFront, SharedQueues};
-use crate::contract::{Outcomes, QueueStore, SentEach, StoreAnswer};
+use crate::contract::{FrontReport, Outcomes, QueueStore, SentEach, StoreAnswer};
 use crate::ids::{Receipt, Secret, Sequence};
 use crate::limits::CALLS_KIB;
 use crate::request::{Figures, Message, QueueError, Receive, Send, Sent, VisibilityChange};
@@ -26,16 +24,8 @@ use crate::view::QueueView;
 const STORE: &str = "store";
 const SECRET: &str = "secret";
 
-/// Where the front ends' places are, each with who has it:
-///
-/// ```text
-///       0    8  mark     of this start of the front end
-///       8    1  serves   1 if it answers clients, 0 otherwise
-///       9       front    what it is called: UTF-8; empty if it has no name
-/// ```
-/// Front ends of before have a mark alone, and answer clients.
+/// Where the front ends' places are, each with a mark of whoever has it.
 const FRONTS: &str = "fronts";
-const MARK_BYTES: usize = 8;
 
 /// How often a place is renewed: several times while it lasts.
 const RENEW_EVERY: Duration = Duration::from_secs(PLACE_S as u64 / 4);
@@ -53,13 +43,11 @@ impl SharedQueues {
             config,
             secret,
             numbers: Numbers::default(),
-            fronts: AtomicU64::new(1),
             directory: Default::default(),
             known: Default::default(),
             calls: Arc::new(Semaphore::new(CALLS_KIB)),
         });
         let place = front.take_place().await?;
-        front.count_fronts().await;
         let tasks = vec![
             env.spawn("queue-place", Arc::clone(&front).keep_place(place)),
             env.spawn("queue-sweeper", Arc::clone(&front).sweep_all()),
@@ -97,17 +85,6 @@ async fn secret(env: &Env, rows: &dyn Rows) -> Result<Secret, QueueError> {
     }
 }
 
-/// How many front ends answer clients, of those that have places. One that has started again may still have another
-/// one.
-fn count_serving<'a>(places: impl Iterator<Item = &'a [u8]>) -> u64 {
-    let names = places.filter_map(|place| match place.split_at_checked(MARK_BYTES)? {
-        (mark, [] | [1]) => Some(mark),
-        (_, [1, name @ ..]) => Some(name),
-        _ => None,
-    });
-    names.collect::<BTreeSet<_>>().len() as u64
-}
-
 /// A front end's place.
 struct TuplePlace {
     front: u64,
@@ -117,9 +94,7 @@ struct TuplePlace {
 
 impl SharedFront {
     async fn take_place(&self) -> Result<TuplePlace, QueueError> {
-        let mark = self.env.random_u64().to_le_bytes();
-        let mark = [&mark[..], &[u8::from(self.config.serves)], self.config.front.as_bytes()].concat();
-        let mark = Bytes::from(mark);
+        let mark = Bytes::copy_from_slice(&self.env.random_u64().to_le_bytes());
         for _ in 0..64 {
             let front = self.env.random_below(FRONTS_MAX);
             let began = self.env.now();
@@ -144,21 +119,6 @@ impl SharedFront {
                     Err(error) => tracing::warn!(%error, "the front end has no place"),
                 },
             }
-            self.count_fronts().await;
-        }
-    }
-
-    /// Counts who has a place and answers clients. One that has come is counted by the others when they renew theirs,
-    /// and one that is gone until its place ends. The count stays if the store does not answer before a place is
-    /// renewed.
-    async fn count_fronts(&self) {
-        match self.env.timeout(RENEW_EVERY, self.rows.records(FRONTS)).await {
-            Some(Ok(places)) => {
-                let fronts = count_serving(places.iter().map(|(_, place)| &place.value[..]));
-                self.fronts.store(fronts.max(1), Ordering::Relaxed);
-            }
-            Some(Err(error)) => tracing::warn!(%error, "the front ends could not be counted"),
-            None => tracing::warn!("the front ends could not be counted: the store did not answer"),
         }
     }
 
@@ -184,8 +144,12 @@ impl QueueStore for SharedQueues {
         &self.front.secret
     }
 
-    fn front_ends(&self) -> u64 {
-        self.front.fronts.load(Ordering::Relaxed)
+    fn exchange_reports(&self, report: FrontReport) -> StoreAnswer<'_, Option<Vec<FrontReport>>> {
+        Box::pin(async move {
+            // One after the other: of two front ends that put something, one at least reads what the other one put.
+            self.front.rows.put_report(report).await?;
+            Ok(Some(self.front.rows.reports().await?))
+        })
     }
 
     fn find<'a>(&'a self, account: &'a str, name: &'a str) -> StoreAnswer<'a, Option<Arc<QueueView>>> {
@@ -326,22 +290,5 @@ impl QueueStore for SharedQueues {
     /// There is nothing to be kept: what is under way is done or not done.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_front_end_that_starts_again_is_counted_once_and_one_that_answers_nobody_never() {
-        let place =
-            |mark: u64, serves, name: &str| [&mark.to_le_bytes()[..], &[serves], name.as_bytes()].concat();
-        let places = [place(1, 1, "a"), place(2, 1, "a"), place(3, 1, "b"), place(4, 0, "c")];
-        let count = |places: &[Vec<u8>]| count_serving(places.iter().map(|place| &place[..]));
-        assert_eq!(count(&places), 2);
-        let without_names = [place(1, 1, ""), place(2, 1, ""), 3_u64.to_le_bytes().to_vec(), vec![1]];
-        assert_eq!(count(&without_names), 3, "and what is no place is none");
-        assert_eq!(count(&[]), 0);
     }
 }

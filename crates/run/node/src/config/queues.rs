@@ -62,20 +62,11 @@ impl Default for QueuesSection {
 }
 
 impl QueuesSection {
-    /// How queues in a shared store are used by the front end of this name, which answers clients or not.
+    /// How queues in a shared store are used.
     #[cfg(feature = "cassandra")]
-    pub(crate) fn shared(&self, front: String, serves: bool) -> SharedConfig {
+    pub(crate) fn shared(&self) -> SharedConfig {
         let Self { consistency, clock_skew_ms: skew_ms, parts, sweep_ms, cooldowns, .. } = *self;
-        SharedConfig {
-            consistency,
-            skew_ms,
-            parts,
-            sweep_ms,
-            cooldowns,
-            front,
-            serves,
-            ..SharedConfig::default()
-        }
+        SharedConfig { consistency, skew_ms, parts, sweep_ms, cooldowns, ..SharedConfig::default() }
     }
 
     /// Whether queues can be where they should be, in a build that `has_cassandra` or not.

@@ -87,6 +87,8 @@ pub(super) fn sqs(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Resul
     page.counter("tailwater_sqs_requests_refused", "Requests answered with an error.", stats.refused)?;
     let throttled = "Requests refused because their account's quota was used up.";
     page.counter("tailwater_sqs_requests_throttled", throttled, stats.throttled)?;
+    let front_ends = "Front ends that share the accounts' quotas, as far as this one knows.";
+    page.gauge("tailwater_sqs_front_ends", front_ends, server.front().accounts().front_ends())?;
     page.counter("tailwater_sqs_request_bytes", "Bytes of their bodies.", stats.request_bytes)?;
     page.gauge(
         "tailwater_sqs_answer_bytes",

@@ -238,3 +238,27 @@ fn the_bench_of_ledgers_measures_both_clients_on_the_same_bookies() {
         assert!(run["entries_s"].as_f64() > Some(0.0), "{run}");
     }
 }
+
+#[test]
+fn a_load_beside_a_client_that_pushes_tells_what_its_quota_lets_through_and_what_the_quiet_client_waits() {
+    let flags = ["--quota-mbyte-s", "0.5", "--rounds", "1", "--users"];
+    let json = measured(&[&["quota"], &flags[..]].concat());
+    assert_numbers(&json, &["p99_ratio", "p99_ratio_without_quota"]);
+    let pushed = |part: usize| json["parts"][part]["pushed_mbyte_s"].as_f64().expect("a rate");
+    assert_eq!(pushed(0), 0.0, "{json}");
+    // A request that was begun passes, and then nothing until it is paid.
+    assert!(pushed(2) > 4.0 * pushed(1), "{json}");
+    for part in 0..3 {
+        assert!(json["parts"][part]["quiet_records"].as_u64() > Some(0), "{json}");
+    }
+}
+
+#[test]
+fn a_load_with_and_without_tls_tells_the_ratio_of_what_a_busy_core_delivers() {
+    let flags = ["--only", "kafka-fanout", "--consumers-kafka", "2", "--rate-mbit", "1", "--rounds", "1"];
+    let json = measured(&[&["tls"], &flags[..]].concat());
+    let part = &json["parts"][0];
+    assert_eq!((&part["load"], &part["server"]), (&"kafka-fanout".into(), &"tailwater".into()));
+    assert!(part["ratio"].as_f64() > Some(0.0) && part["keeps_up"].is_boolean(), "{json}");
+    assert_eq!(json["tailwater_over_kafka"], serde_json::json!([]), "no broker was given");
+}

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::sqs_accounts;
 use crate::support::cassandra::Cassandra;
 use crate::support::sqs::{Client, World, drain, under_load};
-use crate::support::{Node, wait_for};
+use crate::support::{Node, told, wait_for};
 use bytes::Bytes;
 use serde_json::json;
 use tailwater_env::Env;
 use tailwater_queue::SharedConfig;
 use tailwater_queue::shared::SharedQueues;
 use tailwater_queue::{
-    Consistency, Fifo, QueueError, QueueRecord, QueueStore, ReceiptError, Receive, Send, Settings,
+    Consistency, Fifo, FrontReport, QueueError, QueueRecord, QueueStore, ReceiptError, Receive, Send,
+    Settings,
 };
 use tailwater_queue_cassandra::{CassandraConfig, CassandraRows};
 
@@ -32,6 +34,7 @@ fn queues_in_cassandra_are_what_the_contract_says_and_lose_nothing_whoever_is_ki
         );
     });
     drop(runtime);
+    a_client_that_keeps_to_one_of_two_front_ends_has_most_of_its_account_s_quota(dir.path(), &cassandra);
     fronts_and_cassandra_are_killed_under_load(dir.path(), &mut cassandra);
 }
 
@@ -49,8 +52,14 @@ async fn front(cassandra: &Cassandra) -> SharedQueues {
 
 /// What one front end does another one sees; without either knowing of the other.
 async fn front_ends_share_queues(one: &SharedQueues, other: &SharedQueues) {
-    // Beside those of other tests: each gives its share of what an account may have.
-    assert!(other.front_ends() >= 2, "whoever comes counts itself and those that are there");
+    let told = |front, number| FrontReport { front, number, value: Bytes::from(format!("{front}/{number}")) };
+    let mut known = Vec::new();
+    // What comes late, with a smaller number, does not take the place of what is there.
+    for (front, report) in [(one, told(1, 2)), (other, told(2, 1)), (one, told(1, 1))] {
+        known = front.exchange_reports(report).await.expect("answered").expect("there are others");
+    }
+    known.sort_by_key(|report| report.front);
+    assert_eq!(known, [told(1, 2), told(2, 1)], "whoever tells reads what the others have told");
     let created = one.create(QueueRecord::new("account", "q", Settings::default())).await.expect("created");
     let again = other.create(QueueRecord::new("account", "q", Settings::default())).await;
     assert!(matches!(again, Err(QueueError::Exists(view)) if view.id == created.id));
@@ -138,6 +147,52 @@ async fn front_ends_share_groups(one: &SharedQueues, other: &SharedQueues) {
         assert!(of_group.eq(expected.iter()), "{received:?}");
     }
     assert_eq!(one.figures(&queue).await.expect("there").counts, Default::default());
+}
+
+/// Asks a front end for as much as it can, until three quarters of the quota are let through in some seconds: with an
+/// equal share, and a second's worth of it besides, it would be less.
+const ASK: &str = "
+import sys, threading, time, boto3, botocore
+config = botocore.config.Config(retries={'total_max_attempts': 1})
+admitted = []
+def ask():
+    sqs = boto3.client('sqs', endpoint_url=sys.argv[1], region_name='us-east-1', config=config)
+    while True:
+        try:
+            sqs.list_queues()
+            admitted.append(1)
+        except botocore.exceptions.ClientError as error:
+            assert error.response['Error']['Code'] == 'RequestThrottled', error
+for _ in range(2):
+    threading.Thread(target=ask, daemon=True).start()
+for _ in range(60):
+    before = len(admitted)
+    time.sleep(4)
+    seen = len(admitted) - before
+    print(seen, flush=True)
+    if seen > 0.75 * 4 * int(sys.argv[2]):
+        sys.exit(0)
+sys.exit('never')
+";
+
+fn a_client_that_keeps_to_one_of_two_front_ends_has_most_of_its_account_s_quota(
+    dir: &std::path::Path,
+    cassandra: &Cassandra,
+) {
+    const QUOTA: &str = "20";
+    let environment = cassandra.environment("quotas", 1);
+    let environment: Vec<(&str, &str)> =
+        environment.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let nodes = ["asked", "silent"].map(|name| Node::start_with(&dir.join(name), &[], &environment));
+    let keys =
+        nodes.each_ref().map(|node| sqs_accounts::add(node, "111122223333", &["--requests-per-s", QUOTA]));
+    for node in &nodes {
+        wait_for("both to know of each other", || {
+            (node.metric("tailwater_sqs_front_ends") == Some(2.0)).then_some(())
+        });
+    }
+    let (ok, out, err) = told(sqs_accounts::boto3(&nodes[0], ASK, &keys[0]).arg(QUOTA), "");
+    assert!(ok, "{out}{err}");
 }
 
 /// Two nodes and Cassandra: each is killed again and again while clients of both send and receive.

@@ -25,20 +25,22 @@ while True:
 ";
 
 /// A key, as `account add` prints it.
-struct Key {
+pub struct Key {
     id: String,
     secret: String,
 }
 
-fn boto3(node: &Node, program: &str, key: &Key) -> Command {
+/// A program of Python with the key in its environment, and the node's address as its first argument.
+pub fn boto3(node: &Node, program: &str, key: &Key) -> Command {
     let mut command = Command::new(client("boto3").join("bin/python"));
     command.args(["-c", program, &format!("http://{}", node.sqs)]);
     command.env("AWS_ACCESS_KEY_ID", &key.id).env("AWS_SECRET_ACCESS_KEY", &key.secret);
     command
 }
 
-fn add(node: &Node, account: &str) -> Key {
-    let printed = node.run(&["account", "add", account]);
+/// Adds a key to an account, or an account.
+pub fn add(node: &Node, account: &str, bounds: &[&str]) -> Key {
+    let printed = node.run(&[&["account", "add", account], bounds].concat());
     let value = |name: &str| {
         let value = printed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         value.unwrap_or_else(|| panic!("no {name} in {printed}")).to_owned()
@@ -64,7 +66,7 @@ fn a_client_is_let_in_with_the_key_of_an_account_that_is_made_meanwhile_and_refu
     let stranger = Key { id: "any".to_owned(), secret: "one".to_owned() };
     assert_eq!(works(&node, &stranger), "m 000000000000\n", "nobody has to sign");
 
-    let key = add(&node, "111122223333");
+    let key = add(&node, "111122223333", &[]);
     assert!(is_refused(&node, &stranger).contains("InvalidClientTokenId"));
     let wrong = Key { id: key.id.clone(), secret: stranger.secret.clone() };
     assert!(is_refused(&node, &wrong).contains("SignatureDoesNotMatch"));
@@ -81,14 +83,14 @@ fn a_client_is_let_in_with_the_key_of_an_account_that_is_made_meanwhile_and_refu
     assert!(!audit.contains(&key.secret), "it is in the audit");
 
     // A key takes the place of another one.
-    let next = add(&node, "111122223333");
+    let next = add(&node, "111122223333", &[]);
     node.run(&["account", "rm", "111122223333", "--key", &key.id]);
     assert!(is_refused(&node, &key).contains("InvalidClientTokenId"));
     assert_eq!(works(&node, &next), "m 111122223333\n");
 
     let error = node.run_failing(&["account", "rm", "111122223333"]);
     assert!(error.contains("it is the last account"), "{error}");
-    let other = add(&node, "444455556666");
+    let other = add(&node, "444455556666", &[]);
     let receives = "tailwater_sqs_requests_total{action=\"ReceiveMessage\"}";
     let before = node.metric(receives).unwrap_or_default();
     let mut waiting: Child = boto3(&node, WAIT, &next).stderr(Stdio::null()).spawn().expect("it runs");
@@ -108,7 +110,7 @@ fn with_login_nobody_is_let_in_before_there_is_an_account() {
     let node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_SQS__LOGIN", "true")]);
     let stranger = Key { id: "any".to_owned(), secret: "one".to_owned() };
     assert!(is_refused(&node, &stranger).contains("InvalidClientTokenId"));
-    let key = add(&node, "111122223333");
+    let key = add(&node, "111122223333", &[]);
     works(&node, &key);
     node.run(&["account", "rm", "111122223333"]);
     assert!(is_refused(&node, &stranger).contains("InvalidClientTokenId"));

@@ -11,7 +11,7 @@ use tailwater_env::{Env, Instant};
 use tailwater_queue::shared::rows::{
     Body, Done, GroupKey, Letter, Record, RowCell, RowKind, RowPartition, Rows, RowsError, Tuple, stamp,
 };
-use tailwater_queue::{Consistency, Number, QueueId};
+use tailwater_queue::{Consistency, FrontReport, Number, QueueId};
 use tokio::sync::mpsc;
 
 use crate::planted::Plant;
@@ -31,6 +31,7 @@ enum ClusterKey {
     Floor(QueueId, RowKind),
     Forward(QueueId, Number, u32),
     Letter(QueueId, Number, Letter),
+    Report(u64),
 }
 
 #[derive(Clone, Debug)]
@@ -41,6 +42,7 @@ enum ClusterValue {
     Floor(u64),
     Forward(u64, u32),
     Letter,
+    Report(FrontReport),
 }
 
 #[derive(Clone, Debug)]
@@ -149,6 +151,8 @@ pub(super) struct SimRows {
     moving: Mutex<BTreeSet<Number>>,
     /// With the bug, tuples that this front end put.
     own: Mutex<BTreeSet<(u64, Number)>>,
+    /// With the bug, reports as they were read last.
+    reports_before: Mutex<Vec<FrontReport>>,
 }
 
 impl Cluster {
@@ -233,6 +237,7 @@ impl SimRows {
             plant,
             moving: Mutex::default(),
             own: Mutex::default(),
+            reports_before: Mutex::default(),
         }
     }
 
@@ -531,6 +536,30 @@ impl Rows for SimRows {
             letters.sort_unstable_by_key(|letter| std::cmp::Reverse((letter.at.queue, letter.number)));
             letters.truncate(most);
             Ok(letters)
+        })
+    }
+
+    fn put_report(&self, report: FrontReport) -> Done<'_, ()> {
+        if self.plant == Plant::ReportNotPut {
+            return Box::pin(async { Ok(()) });
+        }
+        let (key, stamp) = (ClusterKey::Report(report.front), report.number.cast_signed());
+        self.write(Consistency::Quorum, ClusterWrite::Row(key, stamp, Some(ClusterValue::Report(report))))
+    }
+
+    fn reports(&self) -> Done<'_, Vec<FrontReport>> {
+        Box::pin(async move {
+            let (from, upto) = (ClusterKey::Report(0), ClusterKey::Report(u64::MAX));
+            let rows = self.read(Consistency::Quorum, from, upto, usize::MAX).await?.into_iter();
+            let reports = rows.filter_map(|(_, value)| match value {
+                ClusterValue::Report(report) => Some(report),
+                _ => None,
+            });
+            let reports: Vec<FrontReport> = reports.collect();
+            if self.plant == Plant::ReportsReadTooEarly {
+                return Ok(std::mem::replace(&mut *self.reports_before.lock(), reports));
+            }
+            Ok(reports)
         })
     }
 
