@@ -3,20 +3,26 @@
 import os
 import platform
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "src", "tailwater", "libtailwater.so")
 
 
-class PlatformWheel(bdist_wheel):
-    """A wheel without an extension module, but with a library of this platform."""
+class WithLibrary(Distribution):
+    """What has a library of one platform belongs where extension modules do."""
 
-    def finalize_options(self):
-        super().finalize_options()
-        self.root_is_pure = False
+    def has_ext_modules(self):
+        return True
+
+
+class PlatformWheel(bdist_wheel):
+    """A wheel for every Python 3 of this platform."""
+
+    def run(self):
         if not os.path.exists(LIBRARY):
             raise SystemExit(f"{LIBRARY} is not there: `make wheel` puts it there")
+        super().run()
 
     def get_tag(self):
         # The library needs the C library of the machine that it was linked on, or a later one, and nothing else.
@@ -28,4 +34,4 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", f"linux_{machine}"
 
 
-setup(cmdclass={"bdist_wheel": PlatformWheel})
+setup(distclass=WithLibrary, cmdclass={"bdist_wheel": PlatformWheel})

@@ -4,8 +4,10 @@ other one, and a stream `headed` of one record with headers. GUIDE is docs/langu
 """
 
 import asyncio
+import contextlib
 import gc
 import inspect
+import io
 import os
 import re
 import sys
@@ -262,7 +264,9 @@ def guide():
     assert len(examples) >= 2, len(examples)
     for example in examples:
         example = example.replace("127.0.0.1:7420", ADDRESS).replace("unix:/srv/tiles.sock", SEED)
-        exec(compile(example, GUIDE, "exec"), {"__name__": "__main__"})
+        with contextlib.redirect_stdout(io.StringIO()) as told:
+            exec(compile(example, GUIDE, "exec"), {"__name__": "__main__"})
+        assert told.getvalue(), example
 
 
 def main():

@@ -44,20 +44,38 @@ fn node() -> (tempfile::TempDir, Node, String) {
     (dir, node, seed)
 }
 
-#[test]
-fn the_python_wheel_does_what_its_guide_says_on_a_real_node() {
-    let (dir, node, seed) = node();
-    let wheels = dir.path().join("wheels");
-    let wheel = done(Command::new(root().join(".ci/wheel")).arg(cargo::libtailwater()).arg(&wheels));
+/// Builds the wheel, installs it, and runs the package's program.
+fn python_does_what_its_guide_says(dir: &Path, library: &Path, node: &Node, seed: &str) {
+    let wheels = dir.join("wheels");
+    let wheel = done(Command::new(root().join(".ci/wheel")).arg(library).arg(&wheels));
     assert!(wheel.contains("-py3-none-") && !wheel.contains("-any"), "{wheel}");
-    let packages = dir.path().join("packages");
+    let packages = dir.join("packages");
     let python = root().join(".tools/wheel/python/bin/python");
-    let install =
-        ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
     done(Command::new(&python).args(install).arg("--target").arg(&packages).arg(wheel.trim()));
-    let program = root().join("clients/python/tests/scenarios.py");
     let mut run = Command::new(&python);
-    run.env("PYTHONPATH", &packages).args(["-X", "dev", "-W", "error"]).arg(program);
-    let out = done(run.args([&node.data, &seed]).arg(root().join("docs/languages.md")));
+    run.env("PYTHONPATH", &packages).args(["-X", "dev", "-W", "error"]);
+    run.arg(root().join("clients/python/tests/scenarios.py"));
+    let out = done(run.args([&node.data, seed]).arg(root().join("docs/languages.md")));
     assert!(out.ends_with("all done\n"), "{out}");
+}
+
+/// Runs the module's own tests.
+fn go_does_what_its_tests_say(library: &Path, node: &Node, seed: &str) {
+    done(Command::new(root().join(".ci/need")).arg("go=golang-go"));
+    let libraries = library.parent().expect("a directory").to_str().expect("text");
+    let mut test = Command::new("go");
+    test.args(["test", "-count=1", "-v", "./..."]).current_dir(root().join("clients/go"));
+    test.env("CGO_LDFLAGS", format!("-L{libraries}")).env("LD_LIBRARY_PATH", libraries);
+    let out = done(test.env("TAILWATER_TEST_NODE", &node.data).env("TAILWATER_TEST_SEED", seed));
+    assert!(out.contains("--- PASS: Test") && !out.contains("SKIP"), "{out}");
+}
+
+/// One test, as one node serves both.
+#[test]
+fn the_python_wheel_and_the_go_module_do_what_they_say_on_a_real_node() {
+    let library = cargo::libtailwater();
+    let (dir, node, seed) = node();
+    python_does_what_its_guide_says(dir.path(), &library, &node, &seed);
+    go_does_what_its_tests_say(&library, &node, &seed);
 }
