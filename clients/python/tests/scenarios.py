@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 import time
+import warnings
 
 import tailwater
 from tailwater import aio
@@ -212,7 +213,10 @@ def errors(client):
 
 def fork(cell):
     """A forked child is told that it can't use the library, and ends as others do."""
-    child = os.fork()
+    with warnings.catch_warnings():
+        # Python warns of just that.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if child == 0:
         told = False
         try:

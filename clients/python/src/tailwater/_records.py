@@ -15,8 +15,8 @@ _RECORD = struct.Struct("@QqPNPNPN")
 _HEADER = struct.Struct("@PNPN")
 
 # Views of a batch's memory are cut out of one object that stands for all addresses from `_BASE` on. It holds the
-# batch's handle, and each view holds it, so that the memory is there as long as a view of it is. Nobody but `_View`
-# reads through it. The first page is never mapped, and a buffer that begins at address 0 would count as none.
+# batch's handle, and each view holds it, so that the memory is there as long as a view of it is. Nobody reads through
+# it, though a view names it as its `obj`. The first page is never mapped, and a buffer that begins at address 0 would count as none.
 _BASE = 4_096
 _Addresses = ctypes.c_char * (1 << 60)
 _EMPTY = memoryview(b"")

@@ -79,7 +79,8 @@ class Cell(Closable):
 
         Raises `Conflict` if it is not, `NotApplied` or `UnknownOutcome`.
         """
-        return only(run(_requests.cas(self._open(), key, value, expected, ttl)))
+        changes = run(_requests.cas(self._open(), key, value, expected, ttl))
+        return only(changes)
 
     def delete(self, key: Data) -> Version:
         """Deletes the key; the version at which it was. Raises `NotApplied` or `UnknownOutcome`."""

@@ -116,7 +116,8 @@ class Cell(Closable):
         self, key: Data, value: Data, expected: Optional[Version], *, ttl: Optional[float] = None
     ) -> Version:
         """As `tailwater.Cell.cas`."""
-        return only(await run(_requests.cas(self._open(), key, value, expected, ttl)))
+        changes = await run(_requests.cas(self._open(), key, value, expected, ttl))
+        return only(changes)
 
     async def delete(self, key: Data) -> Version:
         """As `tailwater.Cell.delete`."""

@@ -13,9 +13,10 @@ use crate::client::{OptionsGiven, TailwaterClient, TailwaterOptions, check_deadl
 use crate::given::{TailwaterBytes, array, handle, wanted_text};
 use crate::notifier::TailwaterNotifier;
 use crate::operation::{Brought, TailwaterOperation, start, take};
-use crate::runtime::{Engine, free};
+use crate::runtime::{LibraryRuntime, free};
 use crate::status::{
-    NotDone, TailwaterChanged, TailwaterFound, TailwaterStatus, TailwaterVersion, inconclusive, is_consistent,
+    NotDone, TailwaterChanged, TailwaterFound, TailwaterStatus, TailwaterVersion, c_text, inconclusive,
+    is_consistent,
 };
 
 /// A cell. Opaque. Any threads may use it at the same time.
@@ -94,7 +95,7 @@ impl LookupsTold {
                 Lookup::Miss => {}
                 Lookup::Failed(failure) => {
                     told.found = TailwaterFound::Inconclusive;
-                    let why = c_text(inconclusive(*failure));
+                    let why = c_text(&inconclusive(*failure));
                     // The text's memory stays where it is when the vector grows.
                     told.why = why.as_ptr();
                     whys.push(why);
@@ -113,9 +114,9 @@ impl ChangesMade {
             Ok(version) => (TailwaterChanged::Applied, version, CString::default()),
             Err(error @ (SetError::Deadline | SetError::Unreachable)) => {
                 let why = format!("it is not known whether the key was changed: {error}");
-                (TailwaterChanged::Unknown, Version::ZERO, c_text(why))
+                (TailwaterChanged::Unknown, Version::ZERO, c_text(&why))
             }
-            Err(error) => (TailwaterChanged::Failed, Version::ZERO, c_text(error.to_string())),
+            Err(error) => (TailwaterChanged::Failed, Version::ZERO, c_text(&error.to_string())),
         };
         Self(results.into_iter().map(of_one).collect())
     }
@@ -124,17 +125,17 @@ impl ChangesMade {
         let one = match result {
             Ok(version) => (TailwaterChanged::Applied, version, CString::default()),
             Err(error @ CasError::Other(held)) => {
-                (TailwaterChanged::OtherVersion, held, c_text(error.to_string()))
+                (TailwaterChanged::OtherVersion, held, c_text(&error.to_string()))
             }
             Err(CasError::Absent) => {
-                (TailwaterChanged::Absent, Version::ZERO, c_text(CasError::Absent.to_string()))
+                (TailwaterChanged::Absent, Version::ZERO, c_text(&CasError::Absent.to_string()))
             }
             Err(CasError::Update(error)) => {
                 let changed = match error {
                     UpdateError::Unknown => TailwaterChanged::Unknown,
                     _ => TailwaterChanged::Failed,
                 };
-                (changed, Version::ZERO, c_text(error.to_string()))
+                (changed, Version::ZERO, c_text(&error.to_string()))
             }
         };
         Self(vec![one])
@@ -151,13 +152,9 @@ impl ChangesMade {
     }
 }
 
-fn c_text(text: String) -> CString {
-    CString::new(text).unwrap_or_default()
-}
-
 /// What a value has beside it that lives for so many milliseconds from now on.
-fn extras(engine: &Engine, ttl_ms: u64) -> ItemExtras {
-    let now_ms = u64::try_from(engine.env.wall_ms()).unwrap_or(0);
+fn extras(library: &LibraryRuntime, ttl_ms: u64) -> ItemExtras {
+    let now_ms = u64::try_from(library.env.wall_ms()).unwrap_or(0);
     let expires_ms = if ttl_ms == 0 { 0 } else { now_ms.saturating_add(ttl_ms) };
     ItemExtras { expires_ms, tag: 0, token: 0 }
 }
@@ -178,7 +175,7 @@ pub unsafe extern "C" fn tailwater_cell_at(
 ) -> *mut TailwaterOperation {
     // SAFETY: as this function's.
     unsafe {
-        start(notifier, tag, |engine| {
+        start(notifier, tag, |library| {
             let seed = |seed: &*const c_char| {
                 let address = wanted_text(*seed, "seeds")?;
                 address.parse::<Address>().map_err(|error| NotDone::invalid(error.to_string()))?;
@@ -191,12 +188,12 @@ pub unsafe extern "C" fn tailwater_cell_at(
                     "no seed: name a backend of the cell, as unix:PATH or tcp:HOST:PORT",
                 ));
             }
-            let OptionsGiven { config, deadline_ms } = crate::client::options(&engine.env, options)?;
-            let connector = Backends::by_address_with(&engine.env, config.dialer);
-            let client_id = engine.env.random_u64() as u32;
+            let OptionsGiven { config, deadline_ms } = crate::client::options(&library.env, options)?;
+            let connector = Backends::by_address_with(&library.env, config.dialer);
+            let client_id = library.env.random_u64() as u32;
             let opening = async move {
                 let change = |config: &mut CellConfig| set_deadline(config, deadline_ms);
-                let opened = Cell::at_seeds(&engine.env, connector, &places, client_id, change).await;
+                let opened = Cell::at_seeds(&library.env, connector, &places, client_id, change).await;
                 let no_seed = |why| {
                     let why = format!("no backend of the cell can be asked: {why}");
                     NotDone::new(TailwaterStatus::Unreachable, why)
@@ -288,10 +285,10 @@ pub unsafe extern "C" fn tailwater_cell_set(
 ) -> *mut TailwaterOperation {
     // SAFETY: as this function's.
     unsafe {
-        start(notifier, tag, |engine| {
+        start(notifier, tag, |library| {
             let cell = cell_of(cell)?;
             let item = |item: &TailwaterItem| {
-                Ok((item.key.copied("key")?, item.value.copied("value")?, extras(engine, item.ttl_ms)))
+                Ok((item.key.copied("key")?, item.value.copied("value")?, extras(library, item.ttl_ms)))
             };
             let items =
                 array(items, count, "items")?.iter().map(item).collect::<Result<Vec<_>, NotDone>>()?;
@@ -317,11 +314,11 @@ pub unsafe extern "C" fn tailwater_cell_cas(
 ) -> *mut TailwaterOperation {
     // SAFETY: as this function's.
     unsafe {
-        start(notifier, tag, |engine| {
+        start(notifier, tag, |library| {
             let cell = cell_of(cell)?;
             let item = handle(item, "item")?;
             let (key, value) = (item.key.copied("key")?, item.value.copied("value")?);
-            let extras = extras(engine, item.ttl_ms);
+            let extras = extras(library, item.ttl_ms);
             let expected = expected.as_ref().map(|version| Version::from(*version));
             let exchanging = async move {
                 Ok(Brought::Changes(ChangesMade::of_cas(cell.cas(key, expected, value, extras).await)))

@@ -95,11 +95,11 @@ pub unsafe extern "C" fn tailwater_client_open(
 ) -> *mut TailwaterOperation {
     // SAFETY: as this function's.
     unsafe {
-        start(notifier, tag, |engine| {
+        start(notifier, tag, |library| {
             let address = wanted_text(address, "address")?;
-            let OptionsGiven { config, .. } = self::options(&engine.env, options)?;
+            let OptionsGiven { config, .. } = self::options(&library.env, options)?;
             let connecting = async move {
-                let client = Client::connect_with(engine.env.clone(), &address, config).await?;
+                let client = Client::connect_with(library.env.clone(), &address, config).await?;
                 Ok(Brought::Client(client))
             };
             Ok(connecting.boxed())

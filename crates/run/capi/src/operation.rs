@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 use crate::cell::{ChangesMade, LookupsTold};
 use crate::consumer::{ConsumerShared, PolledBatch};
 use crate::notifier::{NotifierShared, TailwaterNotifier};
-use crate::runtime::{Engine, engine, free};
-use crate::status::{NotDone, TailwaterStatus};
+use crate::runtime::{LibraryRuntime, free, library};
+use crate::status::{NotDone, TailwaterStatus, c_text};
 
 /// What an operation brings.
 pub(crate) enum Brought {
@@ -36,16 +36,16 @@ pub(crate) enum Brought {
     Taken,
 }
 
-pub(crate) type Outcome = Result<Brought, NotDone>;
-pub(crate) type Doing = BoxFuture<'static, Outcome>;
+pub(crate) type OperationEnd = Result<Brought, NotDone>;
+pub(crate) type OperationDoing = BoxFuture<'static, OperationEnd>;
 
 /// Something that was asked for. Opaque.
 ///
 /// Calls about one operation must not overlap. Different operations are independent of each other.
 pub struct TailwaterOperation {
     /// As long as it is not done.
-    doing: Option<Doing>,
-    pub(crate) outcome: Outcome,
+    doing: Option<OperationDoing>,
+    pub(crate) outcome: OperationEnd,
     /// Why it was not done, for C.
     why: CString,
     /// What was asked of its results, for C.
@@ -56,8 +56,8 @@ pub struct TailwaterOperation {
 }
 
 impl TailwaterOperation {
-    fn new(doing: Option<Doing>, outcome: Outcome, task: Option<Task>) -> *mut Self {
-        let why = c_text(&outcome);
+    fn new(doing: Option<OperationDoing>, outcome: OperationEnd, task: Option<Task>) -> *mut Self {
+        let why = why_not(&outcome);
         let operation = Self { doing, outcome, why, lookups: None, changes: None, _task: task };
         Box::into_raw(Box::new(operation))
     }
@@ -66,9 +66,9 @@ impl TailwaterOperation {
         Self::new(None, Err(why), None)
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self, outcome: OperationEnd) {
         self.doing = None;
-        self.why = c_text(&outcome);
+        self.why = why_not(&outcome);
         self.outcome = outcome;
     }
 
@@ -83,14 +83,14 @@ impl TailwaterOperation {
     /// Goes on with it on this thread, for so long at most; `None` is as long as it takes.
     fn go_on(&mut self, within: Option<Duration>) -> TailwaterStatus {
         let Some(doing) = &mut self.doing else { return self.status() };
-        let outcome = engine().and_then(|engine| {
+        let outcome = library().and_then(|library| {
             let run = || match within {
                 Some(Duration::ZERO) => {
-                    let _within = engine.runtime.enter();
+                    let _within = library.runtime.enter();
                     doing.now_or_never()
                 }
-                Some(within) => engine.runtime.block_on(engine.env.timeout(within, doing)),
-                None => Some(engine.runtime.block_on(doing)),
+                Some(within) => library.runtime.block_on(library.env.timeout(within, doing)),
+                None => Some(library.runtime.block_on(doing)),
             };
             panics::catch(run).unwrap_or_else(|_| Some(Err(defect()))).transpose()
         });
@@ -103,9 +103,8 @@ impl TailwaterOperation {
     }
 }
 
-fn c_text(outcome: &Outcome) -> CString {
-    let text = outcome.as_ref().err().map(|not_done| not_done.why.replace('\0', " ")).unwrap_or_default();
-    CString::new(text).unwrap_or_default()
+fn why_not(outcome: &OperationEnd) -> CString {
+    outcome.as_ref().err().map(|not_done| c_text(&not_done.why)).unwrap_or_default()
 }
 
 fn defect() -> NotDone {
@@ -122,32 +121,32 @@ fn defect() -> NotDone {
 pub(crate) unsafe fn start(
     notifier: *const TailwaterNotifier,
     tag: u64,
-    prepare: impl FnOnce(&'static Engine) -> Result<Doing, NotDone>,
+    prepare: impl FnOnce(&'static LibraryRuntime) -> Result<OperationDoing, NotDone>,
 ) -> *mut TailwaterOperation {
     // SAFETY: as this function's.
     let notifier = unsafe { notifier.as_ref() }.map(|notifier| Arc::clone(&notifier.shared));
-    let begun = engine().and_then(|engine| {
+    let begun = library().and_then(|library| {
         let begin = || {
-            let _within = engine.runtime.enter();
-            let mut doing = prepare(engine)?;
+            let _within = library.runtime.enter();
+            let mut doing = prepare(library)?;
             // What needs no waiting is done now, without another thread.
             Ok((doing.as_mut().now_or_never(), doing))
         };
         let (outcome, doing) = panics::catch(begin).unwrap_or_else(|_| Err(defect()))?;
-        Ok((engine, outcome, doing))
+        Ok((library, outcome, doing))
     });
     match (begun, notifier) {
         (Err(why), _) => TailwaterOperation::failed(why),
         (Ok((_, Some(outcome), _)), _) => TailwaterOperation::new(None, outcome, None),
         (Ok((_, None, doing)), None) => TailwaterOperation::new(Some(doing), Ok(Brought::Taken), None),
-        (Ok((engine, None, doing)), Some(notifier)) => hand_over(engine, doing, notifier, tag),
+        (Ok((library, None, doing)), Some(notifier)) => hand_over(library, doing, notifier, tag),
     }
 }
 
 /// Has the library's threads carry an operation out, and the notifier say when it is done.
 fn hand_over(
-    engine: &'static Engine,
-    doing: Doing,
+    library: &'static LibraryRuntime,
+    doing: OperationDoing,
     notifier: Arc<NotifierShared>,
     tag: u64,
 ) -> *mut TailwaterOperation {
@@ -156,7 +155,7 @@ fn hand_over(
         Err(why) => return TailwaterOperation::failed(why),
     };
     let (done, is_done) = oneshot::channel();
-    let task = engine.env.spawn("capi-operation", async move {
+    let task = library.env.spawn("capi-operation", async move {
         let outcome = AssertUnwindSafe(doing).catch_unwind().await.unwrap_or_else(|_| Err(defect()));
         // Nobody wants it any more if that fails. Records that it has go back to their consumer.
         let _ = done.send(outcome);

@@ -1,6 +1,8 @@
 //! The choices and outcomes that cross the boundary as numbers. What comes in is a plain `uint32_t`, and checked: a
 //! number that is none of an enumeration's would be undefined behaviour in Rust.
 
+use std::ffi::CString;
+
 use tailwater_cache::{CellFailure, Version};
 use tailwater_client::{Error, Transport};
 use tailwater_format::call::CallErrorCode;
@@ -201,6 +203,11 @@ pub(crate) fn is_consistent(mode: u32) -> Result<bool, NotDone> {
             Err(NotDone::invalid(format!("{other} is no way to look up: use one of TailwaterLookupMode")))
         }
     }
+}
+
+/// A text for C, which ends at the first zero: there is none in it.
+pub(crate) fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).unwrap_or_default()
 }
 
 /// What people are told of a key of which nothing can be said.

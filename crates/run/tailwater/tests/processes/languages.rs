@@ -51,7 +51,8 @@ fn python_does_what_its_guide_says(dir: &Path, library: &Path, node: &Node, seed
     assert!(wheel.contains("-py3-none-") && !wheel.contains("-any"), "{wheel}");
     let packages = dir.join("packages");
     let python = root().join(".tools/wheel/python/bin/python");
-    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
+    let install =
+        ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
     done(Command::new(&python).args(install).arg("--target").arg(&packages).arg(wheel.trim()));
     let mut run = Command::new(&python);
     run.env("PYTHONPATH", &packages).args(["-X", "dev", "-W", "error"]);
