@@ -35,22 +35,18 @@
 // A program that was built against another one must not go on: a field or a function may mean something else.
 #define TAILWATER_ABI_VERSION 1
 
-// Threads that carry out what callers started with a notifier, and what clients do in the background. Callers that
-// wait carry their operations out themselves.
-#define THREADS 2
-
 // Keys, items, seeds or shards in one call, at most: far more than one lookup asks for at once.
-#define ITEMS_MAX 65536
+#define TAILWATER_ITEMS_MAX 65536
 
 // Operations of one notifier that are under way, or done and not taken, at most. Each may wait for a backend that is
 // gone as long as its deadline.
-#define NOTIFIER_OPERATIONS_MAX 65536
+#define TAILWATER_NOTIFIER_OPERATIONS_MAX 65536
 
 // The longest text that is taken, in bytes: an address, a name or a path.
-#define TEXT_BYTES_MAX 4096
+#define TAILWATER_TEXT_BYTES_MAX 4096
 
 // The longest deadline of a cell's operations, in milliseconds: an hour, as on the command line.
-#define DEADLINE_MS_MAX 3600000
+#define TAILWATER_DEADLINE_MS_MAX 3600000
 
 // How a key's lookup ended.
 typedef enum TailwaterFound {
