@@ -14,7 +14,7 @@ import (
 )
 
 // Cell is keys and values in memory. Keys have at most 1 KiB, values 1 MiB.
-type Cell struct{ handle handle[C.TailwaterCell] }
+type Cell struct{ handle handle }
 
 // Hit is a key's value.
 type Hit struct {
@@ -51,8 +51,8 @@ func (c *Client) Cell(ctx context.Context, name string, deadline time.Duration) 
 	var a arena
 	defer a.free()
 	return run(ctx, func(notifier *C.TailwaterNotifier, tag C.uint64_t) *C.TailwaterOperation {
-		return c.handle.use(func(client *C.TailwaterClient) *C.TailwaterOperation {
-			return C.tailwater_client_cell(client, a.text(name), deadlineMs(deadline), notifier, tag)
+		return c.handle.use(func(client unsafe.Pointer) *C.TailwaterOperation {
+			return C.tailwater_client_cell((*C.TailwaterClient)(client), a.text(name), deadlineMs(deadline), notifier, tag)
 		})
 	}, cellOf)
 }
@@ -74,8 +74,8 @@ func OpenCell(ctx context.Context, seeds []string, options Options) (*Cell, erro
 
 func cellOf(operation *C.TailwaterOperation) (*Cell, error) {
 	cell := &Cell{}
-	cell.handle.pointer = C.tailwater_operation_cell(operation)
-	cell.handle.release = func(pointer *C.TailwaterCell) { C.tailwater_cell_free(pointer) }
+	cell.handle.pointer = unsafe.Pointer(C.tailwater_operation_cell(operation))
+	cell.handle.release = func(pointer unsafe.Pointer) { C.tailwater_cell_free((*C.TailwaterCell)(pointer)) }
 	return cell, nil
 }
 
@@ -105,8 +105,8 @@ func (c *Cell) lookup(ctx context.Context, keys [][]byte, mode C.uint32_t) ([]Lo
 	var a arena
 	defer a.free()
 	start := func(notifier *C.TailwaterNotifier, tag C.uint64_t) *C.TailwaterOperation {
-		return c.handle.use(func(cell *C.TailwaterCell) *C.TailwaterOperation {
-			return C.tailwater_cell_get(cell, a.keys(keys), C.size_t(len(keys)), mode, notifier, tag)
+		return c.handle.use(func(cell unsafe.Pointer) *C.TailwaterOperation {
+			return C.tailwater_cell_get((*C.TailwaterCell)(cell), a.keys(keys), C.size_t(len(keys)), mode, notifier, tag)
 		})
 	}
 	return run(ctx, start, func(operation *C.TailwaterOperation) ([]Lookup, error) {
@@ -144,8 +144,8 @@ func (c *Cell) SetMany(ctx context.Context, items []Item) ([]Change, error) {
 		array[at] = item.given(&a)
 	}
 	return run(ctx, func(notifier *C.TailwaterNotifier, tag C.uint64_t) *C.TailwaterOperation {
-		return c.handle.use(func(cell *C.TailwaterCell) *C.TailwaterOperation {
-			return C.tailwater_cell_set(cell, first, C.size_t(len(items)), notifier, tag)
+		return c.handle.use(func(cell unsafe.Pointer) *C.TailwaterOperation {
+			return C.tailwater_cell_set((*C.TailwaterCell)(cell), first, C.size_t(len(items)), notifier, tag)
 		})
 	}, changesOf)
 }
@@ -168,8 +168,8 @@ func (c *Cell) CAS(ctx context.Context, item Item, expected *Version) (Version, 
 		version.client_id, version.sequence = C.uint32_t(expected.ClientID), C.uint32_t(expected.Sequence)
 	}
 	return only(run(ctx, func(notifier *C.TailwaterNotifier, tag C.uint64_t) *C.TailwaterOperation {
-		return c.handle.use(func(cell *C.TailwaterCell) *C.TailwaterOperation {
-			return C.tailwater_cell_cas(cell, given, version, notifier, tag)
+		return c.handle.use(func(cell unsafe.Pointer) *C.TailwaterOperation {
+			return C.tailwater_cell_cas((*C.TailwaterCell)(cell), given, version, notifier, tag)
 		})
 	}, changesOf))
 }
@@ -184,8 +184,8 @@ func (c *Cell) DeleteMany(ctx context.Context, keys [][]byte) ([]Change, error) 
 	var a arena
 	defer a.free()
 	return run(ctx, func(notifier *C.TailwaterNotifier, tag C.uint64_t) *C.TailwaterOperation {
-		return c.handle.use(func(cell *C.TailwaterCell) *C.TailwaterOperation {
-			return C.tailwater_cell_delete(cell, a.keys(keys), C.size_t(len(keys)), notifier, tag)
+		return c.handle.use(func(cell unsafe.Pointer) *C.TailwaterOperation {
+			return C.tailwater_cell_delete((*C.TailwaterCell)(cell), a.keys(keys), C.size_t(len(keys)), notifier, tag)
 		})
 	}, changesOf)
 }

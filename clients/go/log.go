@@ -40,7 +40,7 @@ func At(when time.Time) Start {
 }
 
 // Consumer reads shards of a stream, in order for each. One poll at a time is under way.
-type Consumer struct{ handle handle[C.TailwaterConsumer] }
+type Consumer struct{ handle handle }
 
 // Consumer opens a consumer of all shards of the stream of that name.
 func (c *Client) Consumer(ctx context.Context, stream string, start Start) (*Consumer, error) {
@@ -63,14 +63,14 @@ func (c *Client) consumer(ctx context.Context, stream string, starts map[uint32]
 		at++
 	}
 	return run(ctx, func(notifier *C.TailwaterNotifier, tag C.uint64_t) *C.TailwaterOperation {
-		return c.handle.use(func(client *C.TailwaterClient) *C.TailwaterOperation {
-			count := C.size_t(len(starts))
-			return C.tailwater_consumer_open(client, a.text(stream), first, count, C.bool(every), notifier, tag)
+		return c.handle.use(func(client unsafe.Pointer) *C.TailwaterOperation {
+			given, count := (*C.TailwaterClient)(client), C.size_t(len(starts))
+			return C.tailwater_consumer_open(given, a.text(stream), first, count, C.bool(every), notifier, tag)
 		})
 	}, func(operation *C.TailwaterOperation) (*Consumer, error) {
 		consumer := &Consumer{}
-		consumer.handle.pointer = C.tailwater_operation_consumer(operation)
-		consumer.handle.release = func(pointer *C.TailwaterConsumer) { C.tailwater_consumer_free(pointer) }
+		consumer.handle.pointer = unsafe.Pointer(C.tailwater_operation_consumer(operation))
+		consumer.handle.release = func(pointer unsafe.Pointer) { C.tailwater_consumer_free((*C.TailwaterConsumer)(pointer)) }
 		return consumer, nil
 	})
 }
@@ -79,8 +79,8 @@ func (c *Client) consumer(ctx context.Context, stream string, starts map[uint32]
 // goes on with the oldest records that are left. Release the batch.
 func (c *Consumer) Poll(ctx context.Context) (*Batch, error) {
 	return run(ctx, func(notifier *C.TailwaterNotifier, tag C.uint64_t) *C.TailwaterOperation {
-		return c.handle.use(func(consumer *C.TailwaterConsumer) *C.TailwaterOperation {
-			return C.tailwater_consumer_poll(consumer, -1, notifier, tag)
+		return c.handle.use(func(consumer unsafe.Pointer) *C.TailwaterOperation {
+			return C.tailwater_consumer_poll((*C.TailwaterConsumer)(consumer), -1, notifier, tag)
 		})
 	}, func(operation *C.TailwaterOperation) (*Batch, error) {
 		pointer := C.tailwater_operation_batch(operation)
@@ -99,10 +99,10 @@ func (c *Consumer) Poll(ctx context.Context) (*Batch, error) {
 // here, with ConsumerOf and Offset.
 func (c *Consumer) Positions() map[uint32]uint64 {
 	positions := map[uint32]uint64{}
-	c.handle.use(func(consumer *C.TailwaterConsumer) *C.TailwaterOperation {
-		array := make([]C.TailwaterPosition, C.tailwater_consumer_positions(consumer, nil, 0))
+	c.handle.use(func(consumer unsafe.Pointer) *C.TailwaterOperation {
+		array := make([]C.TailwaterPosition, C.tailwater_consumer_positions((*C.TailwaterConsumer)(consumer), nil, 0))
 		if len(array) > 0 {
-			C.tailwater_consumer_positions(consumer, &array[0], C.size_t(len(array)))
+			C.tailwater_consumer_positions((*C.TailwaterConsumer)(consumer), &array[0], C.size_t(len(array)))
 		}
 		for _, position := range array {
 			positions[uint32(position.shard)] = uint64(position.next_offset)

@@ -10,6 +10,7 @@ import "C"
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -31,7 +32,8 @@ func theWaiters() (*waiters, error) {
 
 func newWaiters() (*waiters, error) {
 	if found := C.tailwater_abi_version(); found != C.TAILWATER_ABI_VERSION {
-		return nil, &Error{Status: Internal, Text: "libtailwater has another version of its ABI than this package: build both anew"}
+		text := fmt.Sprintf("libtailwater has version %d of its ABI, and this package is for another: build both anew", found)
+		return nil, &Error{Status: Internal, Text: text}
 	}
 	pointer := C.tailwater_notifier_new()
 	if pointer == nil {
@@ -181,14 +183,14 @@ func lent(bytes C.TailwaterBytes) []byte {
 }
 
 // handle is something of the library's, until it is closed. No call uses it while it is freed.
-type handle[T any] struct {
+type handle struct {
 	mutex   sync.RWMutex
-	pointer *T
-	release func(*T)
+	pointer unsafe.Pointer
+	release func(unsafe.Pointer)
 }
 
 // use calls with the pointer, unless it is closed.
-func (h *handle[T]) use(call func(*T) *C.TailwaterOperation) *C.TailwaterOperation {
+func (h *handle) use(call func(unsafe.Pointer) *C.TailwaterOperation) *C.TailwaterOperation {
 	h.mutex.RLock()
 	defer h.mutex.RUnlock()
 	if h.pointer == nil {
@@ -197,7 +199,7 @@ func (h *handle[T]) use(call func(*T) *C.TailwaterOperation) *C.TailwaterOperati
 	return call(h.pointer)
 }
 
-func (h *handle[T]) close() {
+func (h *handle) close() {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	if h.pointer != nil {

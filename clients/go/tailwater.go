@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math"
 	"time"
+	"unsafe"
 )
 
 // Status says why something was not done.
@@ -171,7 +172,7 @@ func deadlineMs(duration time.Duration) C.uint32_t {
 }
 
 // Client is a connection to a node. All consumers of one client read each record once.
-type Client struct{ handle handle[C.TailwaterClient] }
+type Client struct{ handle handle }
 
 // Connect connects to the node at address: IP:PORT, tls:IP:PORT or unix:/path, as its [listen] data says.
 func Connect(ctx context.Context, address string, options Options) (*Client, error) {
@@ -182,8 +183,8 @@ func Connect(ctx context.Context, address string, options Options) (*Client, err
 	}
 	return run(ctx, start, func(operation *C.TailwaterOperation) (*Client, error) {
 		client := &Client{}
-		client.handle.pointer = C.tailwater_operation_client(operation)
-		client.handle.release = func(pointer *C.TailwaterClient) { C.tailwater_client_free(pointer) }
+		client.handle.pointer = unsafe.Pointer(C.tailwater_operation_client(operation))
+		client.handle.release = func(pointer unsafe.Pointer) { C.tailwater_client_free((*C.TailwaterClient)(pointer)) }
 		return client, nil
 	})
 }
