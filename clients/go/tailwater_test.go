@@ -51,7 +51,8 @@ func TestAKeyIsSetGotExchangedAndDeletedAndWhatDidNotHappenIsTold(t *testing.T) 
 		t.Fatal(first, second)
 	}
 	var conflict *Conflict
-	if _, err := cell.CAS(ctx, tea("Oolong"), &first); !errors.As(err, &conflict) || *conflict.Held != second {
+	// An exchange that changes nothing writes back what one replica lacks, at a new version.
+	if _, err := cell.CAS(ctx, tea("Oolong"), &first); !errors.As(err, &conflict) || conflict.Held.Compare(second) < 0 {
 		t.Fatal(err)
 	}
 	must(cell.Delete(ctx, []byte("go tea")))

@@ -43,11 +43,12 @@ def keys(cell):
     until("a replica to have it", lambda: cell.get(b"tea", relaxed=True) == (b"Assam", first, None))
     second = cell.cas("tea", bytearray(b"Ceylon"), first)
     assert second > first and cell.get(memoryview(b"tea")).version == second
-    stale = raises(tailwater.Conflict, lambda: cell.cas("tea", "Oolong", first), str(second))
-    assert stale.held == second
+    # An exchange that changes nothing writes back what one replica lacks, at a new version.
+    stale = raises(tailwater.Conflict, lambda: cell.cas("tea", "Oolong", first), "at version")
+    assert stale.held >= second and str(stale.held) in str(stale)
     taken = raises(tailwater.Conflict, lambda: cell.cas("tea", "Oolong", None))
-    assert taken.held == second
-    assert cell.delete("tea") > second and cell.get("tea") is None
+    assert taken.held >= stale.held and cell.get("tea").value == b"Ceylon"
+    assert cell.delete("tea") > taken.held and cell.get("tea") is None
     assert raises(tailwater.Conflict, lambda: cell.cas("tea", "Oolong", second), "no value").held is None
     cell.cas("tea", "Oolong", None, ttl=3600)
     left = cell.get("tea").expires_ms / 1_000 - time.time()
