@@ -48,7 +48,8 @@ pub fn rust_files() -> Vec<SourceFile> {
     files("crates", "rs")
 }
 
-/// Every Markdown file of the root, of `docs/`, `spec/`, `bench/`, `clients/` and of the groups of crates, sorted by path.
+/// Every Markdown file of the root, of `docs/`, `spec/`, `bench/`, `clients/` and of the groups of crates, sorted by
+/// path.
 ///
 /// # Panics
 /// As [`rust_files`].
