@@ -164,7 +164,13 @@ func TestWhatCantBeDoneSaysWhy(t *testing.T) {
 	says(err, Unreachable, "/nowhere.sock")
 	_, err = client.ConsumerOf(ctx, "news", nil)
 	says(err, InvalidArgument, "starts")
-	seeded := must(OpenCell(ctx, []string{os.Getenv("TAILWATER_TEST_SEED")}, Options{Deadline: time.Minute}))
+	seeds := []string{os.Getenv("TAILWATER_TEST_SEED")}
+	seeded, err := OpenCell(ctx, seeds, Options{Deadline: time.Minute})
+	for failed := (*Error)(nil); errors.As(err, &failed) && failed.Retriable(); {
+		// The backend was too busy to answer.
+		seeded, err = OpenCell(ctx, seeds, Options{Deadline: time.Minute})
+	}
+	seeded = must(seeded, err)
 	defer seeded.Close()
 	must(seeded.Set(ctx, Item{Key: []byte("seeded")}))
 	if hit := must(seeded.Get(ctx, []byte("seeded"))); len(hit.Value) != 0 {

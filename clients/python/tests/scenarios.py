@@ -84,6 +84,16 @@ def until(what, condition):
         time.sleep(0.005)
 
 
+def patiently(call):
+    """What a call answers, which is made again while the node or a backend is too busy to answer."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except tailwater.Unreachable:
+            assert time.monotonic() < end, "nobody answered"
+
+
 def check(record, expected):
     """A record is the next one of its shard."""
     number = expected[record.shard]
@@ -174,7 +184,7 @@ async def asynchronous():
     """Everything with asyncio, many operations at a time on one thread."""
     threads = threading.active_count()
     async with await aio.connect(ADDRESS, tailwater.Options(transport="tcp", name="asynchronous")) as client:
-        cell = await client.cell("tiles", deadline=60)
+        cell = await client.cell("tiles", deadline=PATIENCE)
         versions = await asyncio.gather(*[cell.set(f"a{number}", str(number)) for number in range(200)])
         hits = await asyncio.gather(*[cell.get(f"a{number}") for number in range(200)])
         assert [(hit.value, hit.version) for hit in hits] == [
@@ -270,17 +280,19 @@ def guide():
     assert len(examples) >= 2, len(examples)
     for example in examples:
         example = example.replace("127.0.0.1:7420", ADDRESS).replace("unix:/srv/tiles.sock", SEED)
+        example = example.replace("deadline=2.0", f"deadline={PATIENCE}")
         with contextlib.redirect_stdout(io.StringIO()) as told:
-            exec(compile(example, GUIDE, "exec"), {"__name__": "__main__"})
+            patiently(lambda: exec(compile(example, GUIDE, "exec"), {"__name__": "__main__"}))
         assert told.getvalue(), example
 
 
 def main():
     """All of it."""
-    with tailwater.open_cell(SEED) as cell:
+    patient = tailwater.Options(deadline=PATIENCE)
+    with patiently(lambda: tailwater.open_cell(SEED, options=patient)) as cell:
         keys(cell)
     with tailwater.connect(ADDRESS) as client:
-        cell = client.cell("tiles")
+        cell = client.cell("tiles", deadline=PATIENCE)
         many_keys(cell)
         records(client)
         one_poll_at_a_time(client)

@@ -27,7 +27,7 @@ fn node() -> (tempfile::TempDir, Node, String) {
         ["cell", "create", "tiles", "--backends", "3", "--mode", "r3.2", "--capacity-bytes", "33554432"];
     node.run(&cell);
     for (shard, codec) in [("0", "none"), ("1", "zstd")] {
-        let line = |number| {
+        let line = |number: usize| {
             let key = if number % 2 == 0 { format!("key {number}:") } else { String::new() };
             format!("{key}{shard} {number}\n")
         };
@@ -57,7 +57,7 @@ fn python_does_what_its_guide_says(dir: &Path, library: &Path, node: &Node, seed
     let mut run = Command::new(&python);
     run.env("PYTHONPATH", &packages).args(["-X", "dev", "-W", "error"]);
     run.arg(root().join("clients/python/tests/scenarios.py"));
-    let out = done(run.args([&node.data, seed]).arg(root().join("docs/languages.md")));
+    let out = done(run.args([node.data.as_str(), seed]).arg(root().join("docs/languages.md")));
     assert!(out.ends_with("all done\n"), "{out}");
 }
 
