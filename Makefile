@@ -14,7 +14,7 @@ comma := ,
 # What is shipped has functions of the same code once: a seventh less. Rust's own linker does that, which is the default on x86-64 alone.
 FOLDED := $(if $(filter x86_64,$(shell uname -m)),-C link-arg=-Wl$(comma)--icf=all)
 
-.PHONY: help build dist check test test-long miri fuzz demo demo-clusters demo-nodes sim bench bench-peers bench-compare figures spec spec-full doc deny clean
+.PHONY: help build dist libtailwater wheel check test test-long miri fuzz demo demo-clusters demo-nodes sim bench bench-peers bench-compare figures spec spec-full doc deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -27,6 +27,13 @@ dist: ## what is shipped and measured, target/dist/tailwater: everything, optimi
 	@.ci/need cc=gcc
 	$(CARGO) rustc --profile dist -p tailwater --all-features --bin tailwater -- -C strip=symbols $(FOLDED)
 	@.ci/size $(TARGET)/dist/tailwater
+
+libtailwater: ## what programs in C link, target/dist/libtailwater.so and .a, optimized as what is shipped; docs/languages.md
+	@.ci/need cc=gcc
+	$(CARGO) rustc --profile dist -p tailwater-capi --all-features --lib --crate-type cdylib,staticlib
+
+wheel: libtailwater ## the Python package with that library, in target/wheels
+	.ci/wheel $(TARGET)/dist/libtailwater.so $(TARGET)/wheels
 
 check: ## formatting and lints
 	@.ci/need cc=gcc

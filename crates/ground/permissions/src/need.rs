@@ -127,7 +127,7 @@ fn of_kafka(api: &str, resource: Resource<'_>) -> Option<NeedRow> {
 fn of_call(method: &str) -> Option<NeedRow> {
     Some(NeedRow::Right(match method {
         "hello" | "delivery_delays" => return Some(NeedRow::Nothing),
-        "find_stream" => Describe,
+        "find_stream" | "find_cell" => Describe,
         "append" => Write,
         "init_producer" => IdempotentWrite,
         "read_durable" | "tails" | "segments" | "locate" | "copy_open" | "copy_next" => Read,

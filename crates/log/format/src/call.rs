@@ -28,6 +28,7 @@
 //! | 13 `CopyState` | [`CopyState`] | [`CopyHops`] |
 //! | 14 `CopyLead` | [`CopyLead`] | [`CopyPlanKept`] |
 //! | 15 `CopyOffsets` | [`CopyOffsets`] | [`CopiedOffsets`] |
+//! | 16 `FindCell` | [`FindCell`] | [`CellInfo`] |
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -37,8 +38,8 @@ use crate::ids::{
     Dlsn, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, SlotId, StreamId, Term,
 };
 use crate::limits::{
-    APPEND_ITEMS_MAX, CALL_BYTES_MAX, CALL_INFO_BYTES_MAX, CLUSTERS_MAX, COPIED_OFFSETS_MAX, OFFSET_MAX,
-    SEGMENTS_PER_REPLY_MAX, SHARDS_PER_CALL_MAX, TERM_MAX,
+    APPEND_ITEMS_MAX, CALL_BYTES_MAX, CALL_INFO_BYTES_MAX, CELL_BACKENDS_MAX, CLUSTERS_MAX,
+    COPIED_OFFSETS_MAX, OFFSET_MAX, SEGMENTS_PER_REPLY_MAX, SHARDS_PER_CALL_MAX, TERM_MAX,
 };
 use crate::tails::Tail;
 
@@ -87,11 +88,13 @@ pub enum Method {
     CopyLead = 14,
     /// What groups have committed of a stream.
     CopyOffsets = 15,
+    /// A cell that was created, by its name.
+    FindCell = 16,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 15] = [
+    pub const ALL: [Method; 16] = [
         Method::Hello,
         Method::FindStream,
         Method::Append,
@@ -107,6 +110,7 @@ impl Method {
         Method::CopyState,
         Method::CopyLead,
         Method::CopyOffsets,
+        Method::FindCell,
     ];
 
     /// The number on the wire.
@@ -137,6 +141,7 @@ impl Method {
             Method::CopyState => "copy_state",
             Method::CopyLead => "copy_lead",
             Method::CopyOffsets => "copy_offsets",
+            Method::FindCell => "find_cell",
         }
     }
 }
@@ -188,6 +193,8 @@ call_messages! {
     CopyLead: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
     CopyOffsets: CALL_INFO_BYTES_MAX, 32;
     CopiedOffsets: CALL_BYTES_MAX, COPIED_OFFSETS_MAX + 32;
+    FindCell: CALL_INFO_BYTES_MAX, 32;
+    CellInfo: CALL_BYTES_MAX, CELL_BACKENDS_MAX + 32;
 }
 
 /// Why a payload is not the message it should be.
@@ -284,7 +291,7 @@ pub struct NodeInfo {
 /// One cell.
 #[derive(Clone, PartialEq, Message)]
 pub struct CellInfo {
-    /// Its number in its cluster.
+    /// Its number in its cluster, if it is one of the log.
     #[prost(uint32, tag = "1")]
     pub id: u32,
     /// How it replicates; see [`CellInfo::mode`].
@@ -337,6 +344,14 @@ pub struct BackendInfo {
     /// Its number in the cell's configuration. Not there: its place among the backends that are told.
     #[prost(uint32, optional, tag = "3")]
     pub number: Option<u32>,
+}
+
+/// Asks for a cell by its name. The two of the log are told with [`NodeInfo`].
+#[derive(Clone, PartialEq, Message)]
+pub struct FindCell {
+    /// The name.
+    #[prost(string, tag = "1")]
+    pub name: String,
 }
 
 /// Asks for a stream by its name.

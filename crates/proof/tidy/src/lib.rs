@@ -48,13 +48,14 @@ pub fn rust_files() -> Vec<SourceFile> {
     files("crates", "rs")
 }
 
-/// Every Markdown file of the root, of `docs/`, `spec/`, `bench/` and of the groups of crates, sorted by path.
+/// Every Markdown file of the root, of `docs/`, `spec/`, `bench/`, `clients/` and of the groups of crates, sorted by
+/// path.
 ///
 /// # Panics
 /// As [`rust_files`].
 pub fn documents() -> Vec<SourceFile> {
     let mut found: Vec<SourceFile> =
-        ["docs", "spec", "bench", "crates"].iter().flat_map(|below| files(below, "md")).collect();
+        ["docs", "spec", "bench", "clients", "crates"].iter().flat_map(|below| files(below, "md")).collect();
     found.extend(["README.md", "CHANGELOG.md"].map(|page| read(&root(), &root().join(page))));
     found
 }

@@ -19,7 +19,7 @@ use tailwater_cache::{
     instance_of,
 };
 use tailwater_env::{Env, Instant, Task};
-use tailwater_format::call::{BackendInfo, CellInfo, CellMode, Hello, Method, NodeInfo};
+use tailwater_format::call::{BackendInfo, CellInfo, CellMode, FindCell, Hello, Method, NodeInfo};
 use tailwater_rma::{Address, Connection};
 use tailwater_tail::Cells;
 use tailwater_tls::Dialer;
@@ -45,43 +45,69 @@ pub(crate) async fn connect(
     (transport, lookup): (Transport, LookupWay),
 ) -> Result<Option<Cells>, Error> {
     let (Some(data), Some(metadata)) = (&info.data_cell, &info.metadata_cell) else { return Ok(None) };
-    let cell = async |info: &CellInfo| {
-        let mode = match CellMode::try_from(info.mode) {
-            Ok(CellMode::R1) => Mode::R1,
-            Ok(CellMode::R32) => Mode::R32,
-            Ok(CellMode::R2Immutable) => Mode::R2Immutable,
-            _ => return Err(Error::Malformed(format!("a cell with mode {}", info.mode))),
-        };
-        let told = Arc::new(CellsTold {
-            env: env.clone(),
-            node: Arc::clone(node),
-            hello: hello.clone(),
-            id: info.id,
-            transport,
-            tried: Mutex::default(),
-            places: Mutex::new(places(info, transport)?),
-        });
-        // Unique enough: it only breaks ties between versions of the same microsecond.
-        let client_id = env.random_u64() as u32;
-        let configuration = info.configuration.as_deref().map(Configuration::decode);
-        let mut config = match configuration {
-            Some(Ok(configuration)) => CellConfig::of(configuration, told, client_id),
-            // A node of another version. The backends' places are the same at least where all of them hold all keys.
-            Some(Err(_)) | None => {
-                let backends = Backends::through(told, info.backends.len());
-                CellConfig::new(info.config_id, mode, backends, client_id)
-            }
-        };
-        if info.deadline_ms > 0 {
-            config.deadline = Duration::from_millis(info.deadline_ms.into());
-        }
-        if info.hedge_after_ms > 0 {
-            config.hedge_after = Duration::from_millis(info.hedge_after_ms.into());
-        }
-        let cell = Cell::connect(env, config).await.map_err(|error| Error::Malformed(error.to_string()))?;
-        Ok(cell.with_lookup(lookup))
+    let of_log = async |info: &CellInfo| {
+        let ask = CellAsk::OfLog { hello: hello.clone(), id: info.id };
+        let cell = reach(env, node, ask, info, transport, |_| {}).await?;
+        Ok::<_, Error>(cell.with_lookup(lookup))
     };
-    Ok(Some(Cells { data: cell(data).await?, metadata: cell(metadata).await? }))
+    Ok(Some(Cells { data: of_log(data).await?, metadata: of_log(metadata).await? }))
+}
+
+/// Connects to the cell of that name, which is none of the log's.
+pub(crate) async fn named(
+    env: &Env,
+    node: &Arc<Node>,
+    name: &str,
+    transport: Transport,
+    change: impl FnOnce(&mut CellConfig),
+) -> Result<Cell, Error> {
+    let find = FindCell { name: name.to_owned() };
+    let info: CellInfo = node.call(Method::FindCell, &find).await?;
+    reach(env, node, CellAsk::Named(find), &info, transport, change).await
+}
+
+/// Connects to the cell that a node tells of.
+async fn reach(
+    env: &Env,
+    node: &Arc<Node>,
+    ask: CellAsk,
+    info: &CellInfo,
+    transport: Transport,
+    change: impl FnOnce(&mut CellConfig),
+) -> Result<Cell, Error> {
+    let mode = match CellMode::try_from(info.mode) {
+        Ok(CellMode::R1) => Mode::R1,
+        Ok(CellMode::R32) => Mode::R32,
+        Ok(CellMode::R2Immutable) => Mode::R2Immutable,
+        _ => return Err(Error::Malformed(format!("a cell with mode {}", info.mode))),
+    };
+    let told = Arc::new(CellsTold {
+        env: env.clone(),
+        node: Arc::clone(node),
+        ask,
+        transport,
+        tried: Mutex::default(),
+        places: Mutex::new(places(info, transport)?),
+    });
+    // Unique enough: it only breaks ties between versions of the same microsecond.
+    let client_id = env.random_u64() as u32;
+    let configuration = info.configuration.as_deref().map(Configuration::decode);
+    let mut config = match configuration {
+        Some(Ok(configuration)) => CellConfig::of(configuration, told, client_id),
+        // A node of another version. The backends' places are the same at least where all of them hold all keys.
+        Some(Err(_)) | None => {
+            let backends = Backends::through(told, info.backends.len());
+            CellConfig::new(info.config_id, mode, backends, client_id)
+        }
+    };
+    if info.deadline_ms > 0 {
+        config.deadline = Duration::from_millis(info.deadline_ms.into());
+    }
+    if info.hedge_after_ms > 0 {
+        config.hedge_after = Duration::from_millis(info.hedge_after_ms.into());
+    }
+    change(&mut config);
+    Cell::connect(env, config).await.map_err(|error| Error::Malformed(error.to_string()))
 }
 
 /// The cells of a process that may do without them. While a window feeds all that the process follows they rest, so
@@ -167,14 +193,35 @@ async fn learn(env: Env, node: Arc<Node>, hello: Hello, cells: Cells) {
 struct CellsTold {
     env: Env,
     node: Arc<Node>,
-    hello: Hello,
-    /// The cell's number.
-    id: u32,
+    ask: CellAsk,
     transport: Transport,
     /// The numbers of backends that were looked for before.
     tried: Mutex<BTreeSet<u32>>,
     /// Of each backend by its number, as they were told last.
     places: Mutex<BTreeMap<u32, CellPlace>>,
+}
+
+/// What a node is asked about a cell.
+enum CellAsk {
+    /// Of the cells that it tells of with its greeting, the one of that number.
+    OfLog {
+        hello: Hello,
+        id: u32,
+    },
+    Named(FindCell),
+}
+
+impl CellAsk {
+    async fn of(&self, node: &Node) -> Result<Option<CellInfo>, Error> {
+        match self {
+            CellAsk::OfLog { hello, id } => {
+                let info: NodeInfo = node.call(Method::Hello, hello).await?;
+                let cells = [info.data_cell, info.metadata_cell];
+                Ok(cells.into_iter().flatten().find(|info| info.id == *id))
+            }
+            CellAsk::Named(find) => node.call(Method::FindCell, find).await.map(Some),
+        }
+    }
 }
 
 /// Where a backend is.
@@ -197,13 +244,9 @@ enum Instance {
 impl CellsTold {
     /// Asks the node where the backends are now. What it does not answer, or what can't be, changes nothing.
     async fn ask(&self) {
-        let asked = self.node.call::<_, NodeInfo>(Method::Hello, &self.hello);
-        let Some(Ok(info)) = self.env.timeout(CELLS_ASK_DEADLINE, asked).await else { return };
-        let cells = [info.data_cell, info.metadata_cell];
-        let mut cells = cells.iter().flatten();
-        if let Some(info) = cells.find(|info| info.id == self.id)
-            && let Ok(places) = places(info, self.transport)
-        {
+        let asked = self.ask.of(&self.node);
+        let Some(Ok(Some(info))) = self.env.timeout(CELLS_ASK_DEADLINE, asked).await else { return };
+        if let Ok(places) = places(&info, self.transport) {
             *self.places.lock() = places;
         }
     }

@@ -5,13 +5,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater_cache::LookupWay;
+use tailwater_cache::{Cell, CellConfig, LookupWay};
 use tailwater_env::{Env, Task};
 use tailwater_format::call::{
     self, CALL_VERSION, CallErrorCode, CallMessage, FindStream, Hello, Method, NodeInfo, stream_from_wire,
 };
 use tailwater_format::limits::APPEND_BYTES_MAX;
-use tailwater_format::{ShardId, ShardNumber, StreamId};
+use tailwater_format::{ShardId, ShardNumber, Start, StreamId};
 use tailwater_rma::Address;
 use tailwater_tail::{DurableSource, ReaderConfig, ReaderStats, TailReader};
 use tailwater_tls::Dialer;
@@ -79,6 +79,7 @@ struct ClientInner {
     env: Env,
     node: Arc<Node>,
     node_id: String,
+    transport: Transport,
     reader: TailReader,
     delays: Arc<DelayCounts>,
     _window: Option<Task>,
@@ -134,7 +135,9 @@ impl Client {
         let delays = Arc::<DelayCounts>::default();
         let telling = env.spawn("client-delays", delays::tell(Arc::clone(&node), Arc::clone(&delays)));
         let node_id = info.node_id;
-        let inner = ClientInner { env, node, node_id, reader, delays, _window: window, _delays: telling };
+        let transport = config.transport;
+        let inner =
+            ClientInner { env, node, node_id, transport, reader, delays, _window: window, _delays: telling };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -185,6 +188,26 @@ impl Client {
     /// A consumer of a stream that is known already.
     pub async fn consumer_of(&self, stream: Stream, config: ConsumerConfig) -> Result<Consumer, Error> {
         Consumer::start(self.clone(), stream, config).await
+    }
+
+    /// A consumer of some shards of a stream that is known already, which begins in each at a place of its own.
+    pub async fn consumer_at(&self, stream: Stream, starts: Vec<(u32, Start)>) -> Result<Consumer, Error> {
+        Consumer::start_at(self.clone(), stream, starts).await
+    }
+
+    /// The cell of that name, which was created at the node's cluster. Its backends are looked for where the node says
+    /// that they are. `change` may set what [`CellConfig::of`] has defaults for.
+    ///
+    /// The cell outlives the client: it keeps asking the node.
+    ///
+    /// # Errors
+    /// There is no such cell ([`Error::is_unknown_cell`]), the node does not tell of it to this client, or does not
+    /// answer within 10 s. Backends that are gone are no error.
+    ///
+    /// [`CellConfig::of`]: tailwater_cache::CellConfig::of
+    pub async fn cell(&self, name: &str, change: impl FnOnce(&mut CellConfig)) -> Result<Cell, Error> {
+        let ClientInner { env, node, transport, .. } = &*self.inner;
+        cells::named(env, node, name, *transport, change).await
     }
 
     /// What the process's consumers have read, and how.

@@ -134,6 +134,11 @@ impl Error {
         matches!(self, Error::Refused(refusal) if refusal.code == CallErrorCode::UnknownStream)
     }
 
+    /// Whether there is no such cell.
+    pub fn is_unknown_cell(&self) -> bool {
+        matches!(self, Error::Refused(refusal) if refusal.code == CallErrorCode::UnknownCell)
+    }
+
     pub(crate) fn from_dial(address: &str, error: DialError) -> Self {
         let address = address.to_owned();
         match error {

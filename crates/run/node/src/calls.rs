@@ -12,13 +12,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
+use tailwater_cache::limits::NAME_BYTES_MAX;
 use tailwater_copy::Copies;
 use tailwater_env::{Complaints, Env, Instant, TIMES_BUCKETS};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallErrorCode, CallMessage,
     CallRefusal, CopyLead, CopyNext, CopyOffsets, CopyOpen, CopyPlan, CopyState, DelaysTaken, DeliveryDelays,
-    FindStream, InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo, ReadDurable,
-    SegmentsReply, ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
+    FindCell, FindStream, InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo,
+    ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
 };
 use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
 use tailwater_format::{
@@ -29,6 +30,7 @@ use tailwater_log::{
 };
 use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
+use crate::cells::created::CreatedCells;
 use crate::metrics::Meters;
 use crate::turns::{self, Turns};
 use crate::views;
@@ -55,12 +57,14 @@ pub struct NodeService {
     meters: Arc<Meters>,
     authorizer: Arc<dyn Authorizer>,
     copies: Copies,
+    created: Arc<CreatedCells>,
     complaints: Complaints,
 }
 
 impl NodeService {
     /// A service in front of `log`; `info` says what it answers to a greeting, `turns` are those of who catches up,
-    /// `meters` count what it does, `authorizer` says what each peer may do, and `copies` are made for other clusters.
+    /// `meters` count what it does, `authorizer` says what each peer may do, `copies` are made for other clusters, and
+    /// `created` are the cells beside the log's.
     pub fn new(
         env: Env,
         log: Log,
@@ -68,10 +72,10 @@ impl NodeService {
         info: impl Fn() -> NodeInfo + Send + Sync + 'static,
         meters: Arc<Meters>,
         authorizer: Arc<dyn Authorizer>,
-        copies: Copies,
+        (copies, created): (Copies, Arc<CreatedCells>),
     ) -> Self {
         let complaints = Complaints::default();
-        Self { env, log, turns, info: Box::new(info), meters, authorizer, copies, complaints }
+        Self { env, log, turns, info: Box::new(info), meters, authorizer, copies, created, complaints }
     }
 
     /// Whether `peer` may do this to `resource`.
@@ -193,6 +197,11 @@ impl NodeService {
                 let may =
                     |find: &FindStream| self.authorize(peer, method, Resource::Stream(find.name.as_str()));
                 self.answer_with(method, reply, payload, may, move |find: FindStream| find_stream(log, find))
+            }
+            Method::FindCell => {
+                let created = Arc::clone(&self.created);
+                let may = |find: &FindCell| self.authorize(peer, method, Resource::Cell(find.name.as_str()));
+                self.answer_with(method, reply, payload, may, move |find: FindCell| find_cell(created, find))
             }
             Method::Tails => {
                 let may = |asked: &Tails| self.authorize_stream(peer, method, asked);
@@ -459,6 +468,18 @@ fn has_compressed_batch(append: &[u8]) -> bool {
 async fn find_stream(log: Log, find: FindStream) -> Result<Bytes, CallRefusal> {
     let found = log.stream(&find.name).map_err(stream_refusal)?;
     Ok(encode_call(&views::stream_info(&found)))
+}
+
+async fn find_cell(created: Arc<CreatedCells>, find: FindCell) -> Result<Bytes, CallRefusal> {
+    let found = created.info(&find.name).await;
+    let found = found.ok_or_else(|| {
+        let name: String = find.name.chars().take(NAME_BYTES_MAX).collect();
+        let why = format!(
+            "there is no cell {name}: `tailwater cell create` makes one, `tailwater cell ls` lists them"
+        );
+        CallRefusal::new(CallErrorCode::UnknownCell, why)
+    })?;
+    Ok(encode_call(&found))
 }
 
 fn tails(log: &Log, asked: &Tails) -> Result<TailsReply, CallRefusal> {

@@ -165,33 +165,43 @@ impl NodeCell {
 
     /// What clients are told, at this moment.
     pub fn info(&self) -> CellInfo {
-        let configuration = self.cell.configuration();
-        let mode = match configuration.mode {
-            Mode::R1 => WireMode::R1,
-            Mode::R32 => WireMode::R32,
-            Mode::R2Immutable => WireMode::R2Immutable,
-        };
-        let backends = self.cell.backends();
-        let told = |(place, instance): &(BackendPlace, Option<u64>)| BackendInfo {
-            addresses: self.addresses(place),
-            instance: Some(instance.unwrap_or(0)),
-            number: Some(place.number),
-        };
-        CellInfo {
-            id: self.kind.number(),
-            mode: mode.into(),
-            backends: backends.iter().map(told).collect(),
-            config_id: configuration.id,
-            deadline_ms: self.config.deadline_ms,
-            hedge_after_ms: self.config.hedge_after_ms,
-            refresh_ms: self.config.refresh().as_millis() as u32,
-            configuration: Some(configuration.encode()),
-        }
+        info_of(self.kind.number(), &self.cell, &self.config, |place| self.addresses(place))
     }
 
     /// What people are told.
     pub fn view(&self) -> CellView {
         view_of(&self.cell, |place| self.addresses(place))
+    }
+}
+
+/// What clients are told of a cell, whose number is 0 if it is none of the log's.
+fn info_of(
+    number: u32,
+    cell: &Cell,
+    section: &CellSection,
+    addresses: impl Fn(&BackendPlace) -> Vec<String>,
+) -> CellInfo {
+    let configuration = cell.configuration();
+    let mode = match configuration.mode {
+        Mode::R1 => WireMode::R1,
+        Mode::R32 => WireMode::R32,
+        Mode::R2Immutable => WireMode::R2Immutable,
+    };
+    let backends = cell.backends();
+    let told = |(place, instance): &(BackendPlace, Option<u64>)| BackendInfo {
+        addresses: addresses(place),
+        instance: Some(instance.unwrap_or(0)),
+        number: Some(place.number),
+    };
+    CellInfo {
+        id: number,
+        mode: mode.into(),
+        backends: backends.iter().map(told).collect(),
+        config_id: configuration.id,
+        deadline_ms: section.deadline_ms,
+        hedge_after_ms: section.hedge_after_ms,
+        refresh_ms: section.refresh().as_millis() as u32,
+        configuration: Some(configuration.encode()),
     }
 }
 

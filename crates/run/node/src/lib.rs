@@ -257,7 +257,7 @@ impl Node {
             info,
             Arc::clone(&meters),
             Arc::clone(&gate.authorizer),
-            copies.clone(),
+            (copies.clone(), Arc::clone(&created)),
         ));
         let service: Arc<dyn Service> = Arc::new(HeldCalls::new(&env, &quotas, service));
         let server = start_server(&env, &config, service, &gate).await?;

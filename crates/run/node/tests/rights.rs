@@ -15,8 +15,9 @@ use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Content, Stream};
 use tailwater_env::Env;
 use tailwater_format::call::{
-    Append, CallErrorCode, CopyLead, CopyOffsets, CopyOpen, CopyPlan, CopyState, FindStream, InitProducer,
-    Locate, Method, ReadDurable, SegmentRef, Segments, StreamInfo, Tails, decode_call, encode_call,
+    Append, CallErrorCode, CopyLead, CopyOffsets, CopyOpen, CopyPlan, CopyState, FindCell, FindStream,
+    InitProducer, Locate, Method, ReadDurable, SegmentRef, Segments, StreamInfo, Tails, decode_call,
+    encode_call,
 };
 use tailwater_node::Node;
 use tailwater_permissions::{Operation, ResourceKind, RuleFilter};
@@ -110,6 +111,7 @@ fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
     let stream = || stream.clone();
     vec![
         (Method::FindStream, encode_call(&FindStream { name: NAME.to_owned() })),
+        (Method::FindCell, encode_call(&FindCell { name: NAME.to_owned() })),
         (Method::Append, encode_call(&Append { stream: stream(), ..Default::default() })),
         (Method::ReadDurable, encode_call(&ReadDurable { segment: Some(segment), position: 0, len: 1 })),
         (Method::Tails, encode_call(&Tails { stream: stream(), shards: vec![0] })),

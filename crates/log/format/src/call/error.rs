@@ -103,6 +103,8 @@ error_codes! {
     Damaged = 23, "damaged", false;
     /// The stream is a copy: only its source takes records.
     Copy = 24, "copy", false;
+    /// No such cell; those of the log are not among them.
+    UnknownCell = 25, "unknown_cell", false;
 }
 
 impl fmt::Display for CallErrorCode {

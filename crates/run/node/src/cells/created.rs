@@ -12,13 +12,16 @@ use serde::{Deserialize, Serialize};
 use tailwater_cache::limits::BACKENDS_MAX;
 use tailwater_cache::{BackendStats, Backends, Cell, CellStats, Configuration};
 use tailwater_env::{Env, Task};
+use tailwater_format::call::CellInfo;
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_rma::Address;
 use tokio::sync::Mutex;
 
 use super::resized::{ChangeDriver, OwnBackends};
 use super::rolled::CellRolls;
-use super::{CellDoors, CellError, CellWanted, addresses_of, connect, mode_of, options_of, owned, view_of};
+use super::{
+    CellDoors, CellError, CellWanted, addresses_of, connect, info_of, mode_of, options_of, owned, view_of,
+};
 use crate::api::{CellRollView, CellView, CreateCell};
 use crate::backend::{CellKind, ServedBackend};
 use crate::config::{CellModeSetting, CellSection, Config, EvictionSetting};
@@ -199,6 +202,13 @@ impl CreatedCells {
     /// The one of that name.
     pub async fn cell(&self, name: &str) -> Option<Cell> {
         self.cells.lock().await.get(name).map(|created| created.cell.clone())
+    }
+
+    /// What clients are told of the one of that name, at this moment.
+    pub async fn info(&self, name: &str) -> Option<CellInfo> {
+        let cells = self.cells.lock().await;
+        let created = cells.get(name)?;
+        Some(info_of(0, &created.cell, &created.record.section(), |place| place.addresses.clone()))
     }
 
     /// What the node's own client of each cell counted, by the cell's name.

@@ -1,49 +1,11 @@
 //! The client library's examples, built and run as the programs they are, against a real node.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::cargo::examples;
 use crate::support::{Follower, Node, wait_for};
-
-/// Builds examples of the client library; where each one's executable is.
-///
-/// `cargo test --workspace --all-features` has built the same with the same features, so that this only looks them up;
-/// in a test of this crate alone, it is what builds them.
-fn build(names: &[&str]) -> Vec<PathBuf> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target directory");
-    let mut cargo = Command::new(env!("CARGO"));
-    // What they need was fetched to build this test.
-    cargo
-        .args([
-            "build",
-            "--workspace",
-            "--all-features",
-            "--offline",
-            "--message-format=json",
-            "--target-dir",
-        ])
-        .arg(target);
-    cargo.args(if cfg!(debug_assertions) { &[][..] } else { &["--release"] });
-    for name in names {
-        cargo.args(["--example", name]);
-    }
-    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let messages: Vec<serde_json::Value> = String::from_utf8(built.stdout)
-        .expect("text")
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a message of cargo is JSON"))
-        .collect();
-    let executable = |name: &&str| {
-        let message = messages
-            .iter()
-            .find(|message| message["target"]["kind"][0] == "example" && message["target"]["name"] == **name);
-        let path = message.and_then(|message| message["executable"].as_str());
-        PathBuf::from(path.unwrap_or_else(|| panic!("cargo built no example {name}")))
-    };
-    names.iter().map(executable).collect()
-}
 
 /// Runs a program that must succeed; the lines of its standard output.
 fn lines_of(program: &Path, args: &[&str]) -> Vec<String> {
@@ -64,8 +26,8 @@ fn first_lines_of(program: &Path, args: &[&str], count: usize) -> Vec<String> {
 
 #[test]
 fn what_the_produce_example_appends_the_consume_example_prints_in_order() {
-    let examples = build(&["produce", "consume"]);
-    let [produce, consume] = &examples[..] else { panic!("{examples:?}") };
+    let built = examples(&["produce", "consume"]);
+    let [produce, consume] = &built[..] else { panic!("{built:?}") };
     let (_dir, node) = Node::with_stream(&["s", "--shards", "3"]);
 
     let acknowledged = lines_of(produce, &[&node.data, "s", "500"]);
@@ -99,14 +61,14 @@ fn what_the_produce_example_appends_the_consume_example_prints_in_order() {
 #[test]
 fn the_cache_example_reads_what_it_changed() {
     let (_dir, node) = Node::start_anew();
-    let printed = lines_of(&build(&["cache"])[0], &[&node.broadcast, "local/prices", "tea"]);
+    let printed = lines_of(&examples(&["cache"])[0], &[&node.broadcast, "local/prices", "tea"]);
     assert_eq!(printed, ["tea costs 1", "tea costs 2", "tea costs 3"]);
 }
 
 #[test]
 fn the_cache_example_says_that_it_may_be_stale_while_the_node_is_gone_and_that_it_is_not_when_it_is_back() {
     let (_dir, mut node) = Node::start_anew();
-    let mut cache = Command::new(&build(&["cache"])[0]);
+    let mut cache = Command::new(&examples(&["cache"])[0]);
     let cache = Follower::of(cache.args([&node.broadcast, "local/prices", "tea", "watch"]));
     let next = |line: &str| while cache.next() != line {};
     next("tea costs 4");
@@ -119,7 +81,7 @@ fn the_cache_example_says_that_it_may_be_stale_while_the_node_is_gone_and_that_i
 #[test]
 fn the_broadcast_example_hands_events_and_tombstones_to_its_callback_and_goes_on_from_a_token() {
     let (_dir, node) = Node::start_anew();
-    let example = &build(&["broadcast"])[0];
+    let example = &examples(&["broadcast"])[0];
     let run = |args: &[&str]| lines_of(example, &[&[node.broadcast.as_str(), "local/prices"], args].concat());
     for (number, [key, value]) in [["tea", "1"], ["coffee", "2"], ["tea", "3"]].into_iter().enumerate() {
         assert_eq!(run(&["publish", key, value]), [(number + 1).to_string()]);
@@ -137,7 +99,7 @@ fn the_worker_example_keeps_what_takes_longer_than_its_timeout_and_does_what_fai
     let (_dir, node) = Node::start_anew();
     node.run(&["queue", "create", "jobs", "--visibility-timeout", "30"]);
     node.run(&["queue", "send", "jobs", "36000"]);
-    let worker = &build(&["worker"])[0];
+    let worker = &examples(&["worker"])[0];
     let printed = std::thread::scope(|scope| {
         let work = scope.spawn(|| lines_of(worker, &[&node.sqs, "jobs", "1"]));
         wait_for("the message to be in hand", || {
@@ -160,7 +122,7 @@ fn the_worker_example_keeps_what_takes_longer_than_its_timeout_and_does_what_fai
 
 #[test]
 fn examples_without_arguments_say_how_they_are_used() {
-    for example in build(&["produce", "consume", "cache", "worker", "broadcast"]) {
+    for example in examples(&["produce", "consume", "cache", "worker", "broadcast"]) {
         let output = Command::new(&example).output().expect("it starts");
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains("usage: "));

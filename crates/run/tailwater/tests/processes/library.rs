@@ -1,6 +1,6 @@
 //! The client library against a real node, as an application uses it.
 
-use crate::support::{Node, wait_for};
+use crate::support::{Node, PATIENCE, wait_for};
 use tailwater_client::{Client, ClientConfig, ConsumerConfig, Error, ProducerSettings, Start, Transport};
 use tailwater_format::call::CallErrorCode;
 
@@ -178,8 +178,9 @@ fn every_codec_comes_back_over_shared_memory_and_over_tcp() {
 }
 
 #[test]
-fn a_consumer_over_tcp_finds_the_cells_of_a_restarted_node_again() {
+fn a_client_over_tcp_finds_the_cells_of_a_restarted_node_again_the_log_s_and_one_that_it_named() {
     let (_dir, mut node) = Node::with_stream(&["s"]);
+    node.run(&["cell", "create", "tiles", "--backends", "1", "--mode", "r1", "--capacity-bytes", "16777216"]);
     runtime().block_on(async {
         let config = ClientConfig { transport: Transport::Tcp, ..ClientConfig::default() };
         let client = Client::connect_with(tailwater_env::Env::real(), &node.data, config).await;
@@ -201,10 +202,20 @@ fn a_consumer_over_tcp_finds_the_cells_of_a_restarted_node_again() {
                 sent += 1;
             }
         };
+        let missing = client.cell("nowhere", |_| {}).await.err().expect("there is none");
+        assert!(missing.is_unknown_cell() && missing.to_string().contains("cell create"), "{missing}");
+        let tiles = client.cell("tiles", |config| config.deadline = PATIENCE).await.expect("it is there");
+        let set = async || tiles.set(vec![("tea".into(), "Assam".into())]).await.remove(0);
+        set().await.expect("its backend answers");
         until_one_came_from_a_cell().await;
         node.process.kill();
         node.restart();
         until_one_came_from_a_cell().await;
+        // Its backend is at another port.
+        while let Err(error) = set().await {
+            assert!(error.is_unknown(), "{error}");
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
     });
 }
 

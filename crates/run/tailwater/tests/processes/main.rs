@@ -36,6 +36,7 @@ mod kafka_hot;
 mod kafka_kcat;
 mod kafka_lag;
 mod kafka_listeners;
+mod languages;
 mod ledgers_secured;
 #[cfg(feature = "bookkeeper")]
 mod left_over;

@@ -1,5 +1,6 @@
 //! Real processes under test: nodes, backends, and whoever uses them.
 
+pub mod cargo;
 #[cfg(feature = "cassandra")]
 pub mod cassandra;
 pub mod kafka;

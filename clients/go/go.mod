@@ -1,0 +1,3 @@
+module tailwater.example/tailwater
+
+go 1.19
