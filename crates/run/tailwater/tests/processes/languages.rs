@@ -28,7 +28,7 @@ fn node() -> (tempfile::TempDir, Node, String) {
     node.run(&cell);
     for (shard, codec) in [("0", "none"), ("1", "zstd")] {
         let line = |number: usize| {
-            let key = if number % 2 == 0 { format!("key {number}:") } else { String::new() };
+            let key = if number.is_multiple_of(2) { format!("key {number}:") } else { String::new() };
             format!("{key}{shard} {number}\n")
         };
         let lines: String = (0..LINES).map(line).collect();

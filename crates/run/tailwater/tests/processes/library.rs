@@ -202,7 +202,7 @@ fn a_client_over_tcp_finds_the_cells_of_a_restarted_node_again_the_log_s_and_one
                 sent += 1;
             }
         };
-        let missing = client.cell("nowhere", |_| {}).await.err().expect("there is none");
+        let missing = client.cell("nowhere", |_| {}).await.map(drop).expect_err("there is none");
         assert!(missing.is_unknown_cell() && missing.to_string().contains("cell create"), "{missing}");
         let tiles = client.cell("tiles", |config| config.deadline = PATIENCE).await.expect("it is there");
         let set = async || tiles.set(vec![("tea".into(), "Assam".into())]).await.remove(0);
