@@ -13,6 +13,7 @@
 mod acks;
 pub mod appender;
 mod appending;
+pub mod arrivals;
 pub mod check;
 pub mod child;
 pub mod clock;
@@ -20,6 +21,7 @@ pub mod clusters;
 pub mod demo;
 pub mod experiment;
 pub mod follower;
+mod hopping;
 pub mod interrupt;
 mod kafka;
 pub mod limits;
