@@ -282,18 +282,15 @@ fn lines_alone(args: &Args, rate_mbit: f64) -> anyhow::Result<f64> {
     let bytes_per_s = rate_mbit * 1e6 / 8.0;
     let time = Duration::from_secs_f64(args.lines_s);
     std::thread::scope(|scope| {
-        let mut threads = Vec::new();
+        let (mut threads, mut open) = (Vec::new(), Vec::new());
         for _ in 0..args.hops {
             let listener = TcpListener::bind("127.0.0.1:0")?;
             let gateway = gateways.open(listener.local_addr()?, Duration::from_millis(args.line_ms))?;
-            threads
-                .push(scope.spawn(move || send_at(TcpStream::connect(gateway.address)?, bytes_per_s, time)));
-            threads.push(scope.spawn(move || {
-                let mut piece = vec![0; PIECE_BYTES];
-                let (mut stream, _) = listener.accept()?;
-                while stream.read(&mut piece)? > 0 {}
-                Ok(())
-            }));
+            let address = gateway.address;
+            // Its connections end with it.
+            open.push(gateway);
+            threads.push(scope.spawn(move || send_at(TcpStream::connect(address)?, bytes_per_s, time)));
+            threads.push(scope.spawn(move || receive(&listener)));
         }
         let (begin, before) = (Instant::now(), gateways.cpu());
         for thread in threads {
@@ -307,8 +304,22 @@ fn lines_alone(args: &Args, rate_mbit: f64) -> anyhow::Result<f64> {
     })
 }
 
+/// Reads what comes over a line, to its end.
+fn receive(listener: &TcpListener) -> anyhow::Result<()> {
+    listener.set_nonblocking(true)?;
+    let mut stream = until("something comes over a line", READY_DEADLINE, || match listener.accept() {
+        Ok((stream, _)) => Ok(Some(stream)),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error.into()),
+    })?;
+    stream.set_nonblocking(false)?;
+    let mut piece = vec![0; PIECE_BYTES];
+    while stream.read(&mut piece)? > 0 {}
+    Ok(())
+}
+
 /// Sends so many bytes in a second, for so long.
-fn send_at(mut stream: TcpStream, bytes_per_s: f64, time: Duration) -> std::io::Result<()> {
+fn send_at(mut stream: TcpStream, bytes_per_s: f64, time: Duration) -> anyhow::Result<()> {
     let (begin, piece) = (Instant::now(), vec![7; PIECE_BYTES]);
     let mut sent = 0.0;
     while begin.elapsed() < time {

@@ -38,7 +38,7 @@ struct HopTally {
     error: Option<String>,
 }
 
-struct Chain {
+struct HopChain {
     env: Env,
     config: HopsConfig,
     measure_from_ns: u64,
@@ -55,7 +55,7 @@ pub async fn run(config: HopsConfig, mut orders: Orders) -> anyhow::Result<()> {
         ..HopTally::default()
     };
     let clusters: Vec<_> = config.clusters.iter().map(|_| tally()).collect();
-    let chain = Chain { env: env.clone(), config: config.clone(), measure_from_ns: u64::MAX, clusters };
+    let chain = HopChain { env: env.clone(), config: config.clone(), measure_from_ns: u64::MAX, clusters };
     let chain = Arc::new(Mutex::new(chain));
     for (number, HopEnd { node, .. }) in config.clusters.iter().enumerate() {
         let client = ClientConfig {
@@ -90,7 +90,7 @@ pub async fn run(config: HopsConfig, mut orders: Orders) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn follow(chain: Arc<Mutex<Chain>>, cluster: usize, mut consumer: Consumer) {
+async fn follow(chain: Arc<Mutex<HopChain>>, cluster: usize, mut consumer: Consumer) {
     loop {
         match consumer.next().await {
             Ok(Some(batch)) => chain.lock().take(cluster, &batch),
@@ -105,7 +105,7 @@ async fn follow(chain: Arc<Mutex<Chain>>, cluster: usize, mut consumer: Consumer
     }
 }
 
-impl Chain {
+impl HopChain {
     fn take(&mut self, cluster: usize, batch: &Batch) {
         let Some(shard) = self.config.shards.iter().position(|shard| *shard == batch.shard) else { return };
         let (now, now_ns) = (self.env.now(), monotonic_ns());

@@ -54,8 +54,8 @@ pub struct Args {
     /// How often to write a line for each stream and cluster, in seconds.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = number::<u32>(1..=3_600))]
     every: u32,
-    /// End after this many lines for each. The exit status is 1 if an objective is broken then, or if something was read
-    /// that was not written.
+    /// End after this many lines for each. The exit status is 1 if an objective is broken then, or if what was read is
+    /// not what was written.
     #[arg(short = 'n', long, value_name = "N", value_parser = number::<u64>(1..=u64::MAX))]
     count: Option<u64>,
     /// Shards that stand still for so many seconds are stuck, if they should not.

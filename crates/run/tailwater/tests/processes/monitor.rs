@@ -48,7 +48,20 @@ fn a_monitor_tells_delays_of_each_cluster_and_a_stopped_producer_from_a_copy_tha
     place_in_a_chain(dir.path(), &us, "s");
     wait_until_copied(&us, &asia, "s");
     let http = format!("127.0.0.1:{}", free_port());
-    let flags = ["--every", "1", "-o", "json", "--slo", "0.5", "--delay-ms", "3600000", "--http", &http];
+    let flags = [
+        "--every",
+        "1",
+        "--stuck-after",
+        "1",
+        "-o",
+        "json",
+        "--slo",
+        "0.5",
+        "--delay-ms",
+        "3600000",
+        "--http",
+        &http,
+    ];
     let monitor = Follower::start(&us, &[&["monitor", "s"], &flags[..]].concat());
     for cluster in ["us", "eu", "asia"] {
         let line = wait_for_line(&monitor, cluster, is("no_producer"));

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// The least that is told to be left: where nothing may go wrong, any part of it is beyond all bounds.
-const LEFT_MIN: f64 = -999.0;
+const LEAST_LEFT: f64 = -999.0;
 
 /// An objective, and how it is kept.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl ErrorBudget {
             return 1.0;
         }
         let may = (1.0 - self.target) * (self.good + self.bad) as f64;
-        (1.0 - self.bad as f64 / may).max(LEFT_MIN)
+        (1.0 - self.bad as f64 / may).max(LEAST_LEFT)
     }
 
     /// Whether more was bad than may be. The target itself is kept, whatever was rounded.
@@ -88,6 +88,6 @@ mod tests {
         budget.step(1 << 40, 0);
         assert!(!budget.is_broken());
         budget.step(0, 1);
-        assert_eq!((budget.is_broken(), budget.left()), (true, LEFT_MIN));
+        assert_eq!((budget.is_broken(), budget.left()), (true, LEAST_LEFT));
     }
 }

@@ -14,9 +14,9 @@ const RANGE_RECORDS: u64 = 1_024;
 /// Ranges of all shards of a stream that a reader keeps until the other one has read them, too. Beyond that the oldest
 /// are not compared.
 const RANGES_MAX: usize = 64 << 10;
-/// And of one shard, however many there are, and however few.
+/// Ranges of one shard that are kept at most, however few shards there are.
 const SHARD_RANGES_MAX: usize = 1_024;
-/// See [`SHARD_RANGES_MAX`].
+/// Ranges of one shard that are kept in any case, however many shards there are.
 const SHARD_RANGES_MIN: usize = 16;
 
 /// What a reader was given of a range, or of its beginning.

@@ -324,7 +324,7 @@ impl MonitorLine {
         }
         for objective in self.objectives.iter().filter(|objective| objective.is_broken) {
             notes.push(format!(
-                "the objective {} is broken: {} of {}",
+                "the objective {} is broken: {} was good, and {} has to be",
                 objective.objective,
                 objective.share.unwrap_or_default(),
                 objective.target
