@@ -104,6 +104,14 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "use a part of 1, above 0, as in 0.999".to_owned())
 }
 
+/// Where a stream is consumed.
+struct MonitoredPlaces {
+    /// Its tree, if it has one.
+    tree: Option<CopyTreeView>,
+    /// Names and addresses of clusters, that of the source first.
+    clusters: Vec<(String, String)>,
+}
+
 /// A stream that is consumed.
 struct Monitored {
     stream: String,
@@ -131,11 +139,7 @@ pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
     done
 }
 
-async fn monitor(
-    server: &Server,
-    args: &Args,
-    places: Vec<(Option<CopyTreeView>, Vec<(String, String)>)>,
-) -> anyhow::Result<()> {
+async fn monitor(server: &Server, args: &Args, places: Vec<MonitoredPlaces>) -> anyhow::Result<()> {
     let env = Env::real();
     let dialer = server.dialer(&env)?;
     let page = Arc::<Mutex<MonitorPage>>::default();
@@ -145,9 +149,8 @@ async fn monitor(
         None => None,
     };
     let streams = args.names.iter().zip(places);
-    let mut streams: Vec<_> = streams
-        .map(|(name, (tree, places))| Monitored::start(&env, &dialer, args, name, tree, places))
-        .collect();
+    let mut streams: Vec<_> =
+        streams.map(|(name, places)| Monitored::start(&env, &dialer, args, name, places)).collect();
     watch_trees(server.clone(), args, &streams)?;
     if args.output == Format::Table {
         output::print(&head())?;
@@ -219,14 +222,14 @@ fn tree_path(stream: &str) -> String {
     format!("/v1/streams/{}/tree", escaped(stream))
 }
 
-/// Where a stream is consumed: its tree, if it has one, and names and addresses of clusters, that of the source first.
+/// Where a stream is to be consumed.
 fn places(
     server: &Server,
     stream: &str,
     wanted: &[String],
     known: &[ClusterView],
     here: &str,
-) -> anyhow::Result<(Option<CopyTreeView>, Vec<(String, String)>)> {
+) -> anyhow::Result<MonitoredPlaces> {
     let tree: anyhow::Result<CopyTreeView> = server.get(&tree_path(stream));
     let (names, tree) = match tree {
         Ok(tree) => {
@@ -264,18 +267,12 @@ fn places(
         Ok((name, address))
     };
     let places = names.into_iter().map(place).collect::<anyhow::Result<Vec<_>>>();
-    Ok((tree, places.with_context(|| format!("stream {stream}"))?))
+    Ok(MonitoredPlaces { tree, clusters: places.with_context(|| format!("stream {stream}"))? })
 }
 
 impl Monitored {
-    fn start(
-        env: &Env,
-        dialer: &Dialer,
-        args: &Args,
-        stream: &str,
-        tree: Option<CopyTreeView>,
-        places: Vec<(String, String)>,
-    ) -> Self {
+    fn start(env: &Env, dialer: &Dialer, args: &Args, stream: &str, places: MonitoredPlaces) -> Self {
+        let MonitoredPlaces { tree, clusters: places } = places;
         let names = places.iter().map(|(cluster, _)| cluster.clone());
         let mut watched = WatchedStream::new(names, args.delay_ms);
         if let Some(tree) = tree {
