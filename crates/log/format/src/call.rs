@@ -286,6 +286,9 @@ pub struct NodeInfo {
     /// The Unix socket of the process that reads for others on the node's host, if there is to be one.
     #[prost(string, optional, tag = "6")]
     pub window: Option<String>,
+    /// The node's wall clock when it answered, in ms since the epoch: who asks can tell how far its own is from it.
+    #[prost(int64, optional, tag = "7")]
+    pub wall_ms: Option<i64>,
 }
 
 /// One cell.

@@ -31,6 +31,7 @@ mod restart;
 mod svg;
 mod target;
 mod tls;
+mod tree;
 
 use clap::Subcommand;
 
@@ -39,6 +40,8 @@ use clap::Subcommand;
 pub enum Command {
     /// One producer, and many consumers. Each consumer reads and checks everything that it follows.
     Fanout(fanout::Args),
+    /// A chain of clusters with long lines between them, and many consumers in the last one.
+    Tree(tree::Args),
     /// Durable appends, with a fixed number of records in flight.
     Append(append::Args),
     /// Reads and writes of a data cell.
@@ -74,6 +77,7 @@ pub enum Command {
 pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Fanout(args) => fanout::run(args),
+        Command::Tree(args) => tree::run(args),
         Command::Append(args) => append::run(args),
         Command::Cache(args) => cache::run(args),
         Command::Ablation(args) => ablation::run(args),

@@ -10,17 +10,18 @@
 //! way the line between us-west and asia is cut, and eu-west is killed, so that eu-north is cut off, too. At the end
 //! every consumer has to have everything, once and in order.
 
-mod node;
-mod relay;
+pub mod node;
+pub mod relay;
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::json;
 
-use self::node::{ClusterNode, ClusterPlace};
+pub use self::node::{ClusterNode, ClusterPlace};
 use self::relay::Gateways;
 use crate::clock::monotonic_ns;
 use crate::demo::verdict;
@@ -50,6 +51,8 @@ const CUT: usize = 1;
 const KILLED: usize = 2;
 /// The stream.
 const STREAM: &str = "demo";
+/// Memory of a node's data cell, in bytes.
+const CELL_BYTES: u64 = 64 << 20;
 /// Time before anything counts.
 const WARMUP: Duration = Duration::from_secs(2);
 /// How long an answer is waited for before something else is looked at.
@@ -150,7 +153,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let workspace = args.workspace.create()?;
     say(&format!("five clusters on three continents, in {}", workspace.path().display()));
     let gateways = Gateways::new()?;
-    let nodes = start_clusters(&args, &workspace, &gateways)?;
+    let cells_bytes = CELL_BYTES;
+    let stream = TreeStream { name: STREAM, shards: args.shards, flush: "immediate", cells_bytes };
+    let nodes = start_clusters(&PLACES, &stream, workspace.path(), &gateways)?;
     for place in &PLACES {
         let way = match place.above {
             Some(above) => format!("copies from {above}"),
@@ -171,28 +176,42 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts the nodes, and places the stream.
-fn start_clusters(
-    args: &Args,
-    workspace: &Workspace,
+/// A stream that is copied along a tree of clusters.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeStream<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its shards.
+    pub shards: u32,
+    /// When it is written: `immediate`, or a number of milliseconds.
+    pub flush: &'a str,
+    /// Memory of each cluster's data cell, in bytes.
+    pub cells_bytes: u64,
+}
+
+/// Starts the nodes of clusters below `dir`, the source first, and places the stream. Ends when each of them has it.
+///
+/// # Errors
+/// A node can't be started or is not ready in time, or refuses the stream.
+pub fn start_clusters(
+    places: &[ClusterPlace],
+    stream: &TreeStream<'_>,
+    dir: &Path,
     gateways: &Gateways,
 ) -> anyhow::Result<Vec<ClusterNode>> {
-    let start = |place: &ClusterPlace| ClusterNode::start(*place, workspace.path(), gateways);
-    let mut nodes: Vec<ClusterNode> = PLACES.iter().map(start).collect::<anyhow::Result<_>>()?;
+    let start = |place: &ClusterPlace| ClusterNode::start(*place, stream.cells_bytes, dir, gateways);
+    let mut nodes: Vec<ClusterNode> = places.iter().map(start).collect::<anyhow::Result<_>>()?;
     nodes.iter_mut().try_for_each(ClusterNode::wait_until_ready)?;
     let (source, others) = nodes.split_first().context("there are clusters")?;
-    source.ask(
-        "POST",
-        "/v1/streams",
-        &json!({ "name": STREAM, "shards": args.shards, "flush": "immediate" }),
-    )?;
+    let TreeStream { name, shards, flush, .. } = *stream;
+    source.ask("POST", "/v1/streams", &json!({ "name": name, "shards": shards, "flush": flush }))?;
     others.iter().try_for_each(|other| source.add(other))?;
-    let hops: Vec<_> = PLACES.iter().filter_map(|place| Some([place.above?, place.name])).collect();
+    let hops: Vec<_> = places.iter().filter_map(|place| Some([place.above?, place.name])).collect();
     let to: Vec<_> = others.iter().map(|other| other.place.name).collect();
     let plan = json!({ "source": source.place.name, "to": to, "hops": hops });
-    source.ask("PUT", &format!("/v1/streams/{STREAM}/tree"), &plan)?;
+    source.ask("PUT", &format!("/v1/streams/{name}/tree"), &plan)?;
     until("each cluster has the stream", READY_DEADLINE, || {
-        Ok(others.iter().all(|other| other.has(STREAM)).then_some(()))
+        Ok(others.iter().all(|other| other.has(name)).then_some(()))
     })?;
     Ok(nodes)
 }
@@ -286,6 +305,7 @@ impl<'a> ClustersDemo<'a> {
             MessageAnswer::Appending(appending) => self.appending = appending,
             MessageAnswer::Produced(produced) => self.produced = Some(produced),
             MessageAnswer::Consumed(consumed) => self.consumed[number] = Some(consumed),
+            MessageAnswer::Hops(_) => {}
         }
         Ok(true)
     }

@@ -315,6 +315,7 @@ impl Run {
             }
             MessageAnswer::Produced(produced) => self.produced = Some(produced),
             MessageAnswer::Consumed(consumed) => self.consumed.push(consumed),
+            MessageAnswer::Hops(_) => {}
         }
         Ok(true)
     }
@@ -419,7 +420,7 @@ fn address(
 }
 
 /// Which consumers each process has. With `one_alone` the last one has a process to itself, besides the others'.
-fn shares(consumers: usize, processes: usize, one_alone: bool) -> Vec<Range<usize>> {
+pub fn shares(consumers: usize, processes: usize, one_alone: bool) -> Vec<Range<usize>> {
     let together = consumers - usize::from(one_alone);
     let processes = processes.clamp(1, together.max(1));
     // As even as it goes.

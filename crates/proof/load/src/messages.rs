@@ -25,6 +25,8 @@ pub enum ProcessRole {
     Consumers(ConsumersConfig),
     /// It appends.
     Producer(ProducerConfig),
+    /// It reads some shards in each cluster of a chain, to tell how long the hops take.
+    Hops(HopsConfig),
 }
 
 /// Which way consumers read.
@@ -137,6 +139,41 @@ impl ConsumersConfig {
     }
 }
 
+/// A process that reads in each cluster of a chain.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HopsConfig {
+    /// The clusters, the source first, each copied from the one before it.
+    pub clusters: Vec<HopEnd>,
+    /// The stream.
+    pub stream: String,
+    /// The shards that are read.
+    pub shards: Vec<u32>,
+}
+
+/// A cluster, and the hop that ends there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HopEnd {
+    /// Address of its node.
+    pub node: String,
+    /// Delay of the line from the cluster before it, in ms; 0 for the source.
+    pub line_ms: u64,
+}
+
+/// What was seen in one cluster of a chain.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HopsSeen {
+    /// Measured records.
+    pub measured: u64,
+    /// From a measured record's stamp until it was read here.
+    pub delays: SparseDurations,
+    /// From when it was read in the cluster before until it was read here, without the delay of the line.
+    pub processing: SparseDurations,
+    /// Records that did not come.
+    pub missing: u64,
+    /// Why nothing more was read.
+    pub error: Option<String>,
+}
+
 /// A process with one producer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProducerConfig {
@@ -237,6 +274,8 @@ pub enum MessageAnswer {
     Produced(Produced),
     /// The consumers' end.
     Consumed(Consumed),
+    /// What was seen in each cluster of a chain.
+    Hops(Vec<HopsSeen>),
 }
 
 /// What the consumers of one process did; sums since the start, but for the delays.

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use crate::messages::{MessageOrder, ProcessRole};
-use crate::{appending, reading};
+use crate::{appending, hopping, reading};
 
 /// Orders that wait to be read: there are four in all.
 const ORDERS_MAX: usize = 8;
@@ -28,6 +28,12 @@ pub fn run() -> anyhow::Result<()> {
             let runtime = runtime.worker_threads(1).enable_all().build()?;
             // On that thread: what blocks on it has another one.
             let running = runtime.spawn(reading::run(config, orders));
+            runtime.block_on(running)?
+        }
+        ProcessRole::Hops(config) => {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(1).enable_all().build()?;
+            let running = runtime.spawn(hopping::run(config, orders));
             runtime.block_on(running)?
         }
         ProcessRole::Producer(config) => {

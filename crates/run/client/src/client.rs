@@ -67,6 +67,30 @@ pub struct ClientConfig {
     pub sidecar: Option<PathBuf>,
     /// Whom it trusts where nodes and cells are in TLS, and what it shows to them.
     pub dialer: Dialer,
+    /// Everything is read from the node's durable segments, as if there were no cells and no window: for who compares
+    /// what the cells deliver with what was written. The node serves each byte, so applications leave it off.
+    pub without_cells: bool,
+}
+
+/// How far a node's wall clock is ahead of this process's, as one call told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// Milliseconds that the node's clock is ahead; negative where it is behind.
+    pub ahead_ms: i64,
+    /// The most that this may be wrong, in ms: half the call's time, and a millisecond for each clock's own steps.
+    pub error_ms: u64,
+}
+
+impl ClockOffset {
+    /// What an answer tells that has the node's clock, of a call that began and ended at these times of this process's
+    /// wall clock and took `took` by the clock that does not jump.
+    fn of(node_ms: i64, began_ms: i64, ended_ms: i64, took: Duration) -> Self {
+        let middle_ms = began_ms.saturating_add(ended_ms.saturating_sub(began_ms) / 2);
+        // The wall clock may have been set meanwhile, which the other clock does not notice.
+        let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let wall_ms = ended_ms.abs_diff(began_ms);
+        Self { ahead_ms: node_ms.saturating_sub(middle_ms), error_ms: took_ms.max(wall_ms) / 2 + 2 }
+    }
 }
 
 /// A process's connection to a cluster. Cheap to clone; all its consumers share one reader.
@@ -120,11 +144,16 @@ impl Client {
         let info: NodeInfo =
             retry(&env, CONNECT_DEADLINE, may_pass, || node.call(Method::Hello, &hello)).await?;
         let lookup = config.lookup.unwrap_or(LookupWay::Two);
-        let cells = cells::connect(&env, &node, &hello, &info, (config.transport, lookup)).await?;
+        let cells = match config.without_cells {
+            true => None,
+            false => cells::connect(&env, &node, &hello, &info, (config.transport, lookup)).await?,
+        };
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
         reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
         let reader = TailReader::start(&env, cells.clone(), source, reader);
-        let is_wanted = config.window == WindowUse::WhereOffered && config.transport != Transport::Tcp;
+        let is_wanted = config.window == WindowUse::WhereOffered
+            && config.transport != Transport::Tcp
+            && !config.without_cells;
         let sidecar = config.sidecar.or_else(|| window::sidecar_socket(&info.node_id));
         let sockets: Vec<PathBuf> = sidecar.into_iter().chain(info.window.map(PathBuf::from)).collect();
         let window = (is_wanted && !sockets.is_empty()).then(|| {
@@ -152,6 +181,19 @@ impl Client {
     /// The id of the node that it was connected to.
     pub fn connected_node_id(&self) -> &str {
         &self.inner.node_id
+    }
+
+    /// How far the node's wall clock is from this process's; `None` if it is a node that does not tell. One call.
+    ///
+    /// # Errors
+    /// As of any call. Cancelling it loses nothing.
+    pub async fn clock_offset(&self) -> Result<Option<ClockOffset>, Error> {
+        let ClientInner { env, node, .. } = &*self.inner;
+        let (began, began_ms) = (env.now(), env.wall_ms());
+        let hello = Hello { version: CALL_VERSION, client: String::new() };
+        let info: NodeInfo = node.call(Method::Hello, &hello).await?;
+        let (ended_ms, took) = (env.wall_ms(), env.now().since(began));
+        Ok(info.wall_ms.map(|node_ms| ClockOffset::of(node_ms, began_ms, ended_ms, took)))
     }
 
     /// Finds a stream by its name.
@@ -271,5 +313,24 @@ where
             Err(error) if is_worth_it(&error) && env.now() < end => env.sleep(RETRY_PAUSE).await,
             done => return done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_as_far_ahead_as_its_answer_is_from_the_middle_of_the_call_give_or_take_half_of_it() {
+        let of = |node_ms, took_ms: u64| {
+            ClockOffset::of(node_ms, 1_000, 1_000 + took_ms as i64, Duration::from_millis(took_ms))
+        };
+        assert_eq!(of(1_050, 100), ClockOffset { ahead_ms: 0, error_ms: 52 });
+        assert_eq!(of(6_000, 0), ClockOffset { ahead_ms: 5_000, error_ms: 2 });
+        assert_eq!(of(500, 20), ClockOffset { ahead_ms: -510, error_ms: 12 });
+        let set_meanwhile = ClockOffset::of(1_000, 1_000, 61_000, Duration::from_millis(4));
+        assert!(set_meanwhile.error_ms >= 30_000, "{set_meanwhile:?}");
+        // A node may say anything.
+        ClockOffset::of(i64::MIN, 1_000, 1_001, Duration::MAX);
     }
 }

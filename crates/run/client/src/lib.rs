@@ -37,7 +37,7 @@ pub mod queue;
 mod source;
 mod window;
 
-pub use client::{Client, ClientConfig, Stream, Transport, WindowUse};
+pub use client::{Client, ClientConfig, ClockOffset, Stream, Transport, WindowUse};
 pub use consumer::{Batch, Consumer, ConsumerConfig, Lag};
 pub use error::Error;
 pub use group::{GroupConfig, GroupConsumer};

@@ -238,7 +238,7 @@ impl Node {
         let queues = recovery.finish(&env, &config, log.journal()).await?;
         let id = node_id(&env, &log).await?;
         let number = take_number(&mut config, turn.as_ref()).await?;
-        let info = info_of(id.clone(), node_cells.clone(), &config);
+        let info = info_of(&env, id.clone(), node_cells.clone(), &config);
         let meters = Arc::new(Meters::default());
         let (administered, tokens) = who_may_come_in(&env, &config, &log, &rules).await?;
         let Administered { users, quotas, .. } = administered.clone();
@@ -532,7 +532,13 @@ async fn finish_cells(
 }
 
 /// What clients are told of the node when they say hello, anew each time: cells come and go.
-fn info_of(id: String, cells: Option<[Arc<NodeCell>; 2]>, config: &Config) -> impl Fn() -> NodeInfo + use<> {
+fn info_of(
+    env: &Env,
+    id: String,
+    cells: Option<[Arc<NodeCell>; 2]>,
+    config: &Config,
+) -> impl Fn() -> NodeInfo + use<> {
+    let env = env.clone();
     let window = config.window_socket().and_then(|path| std::path::absolute(path).ok());
     let window = window.and_then(|path| path.into_os_string().into_string().ok());
     move || {
@@ -544,6 +550,7 @@ fn info_of(id: String, cells: Option<[Arc<NodeCell>; 2]>, config: &Config) -> im
             data_cell,
             metadata_cell,
             window: window.clone(),
+            wall_ms: Some(env.wall_ms()),
         }
     }
 }

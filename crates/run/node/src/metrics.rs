@@ -674,6 +674,26 @@ impl MetricsPage<'_> {
         Ok(())
     }
 
+    /// A value for each set of labels.
+    pub(crate) fn family(
+        &mut self,
+        name: &str,
+        help: &str,
+        is_counter: bool,
+        values: impl Iterator<Item = (Vec<(&'static str, String)>, f64)>,
+    ) -> fmt::Result {
+        let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
+        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in values {
+            let mut metric = family.encode_family(&labels)?;
+            match is_counter {
+                true => metric.encode_counter::<NoLabelSet, f64, f64>(&value, None)?,
+                false => metric.encode_gauge(&value)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Something that does not change, as labels of a series that is 1.
     fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) -> fmt::Result {
         self.0.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(&labels)

@@ -37,6 +37,23 @@ pub struct ProbeTold {
     pub counters: Vec<(&'static str, &'static str, u64)>,
     /// Names, what they mean, and values.
     pub gauges: Vec<(&'static str, &'static str, f64)>,
+    /// Metrics that have labels.
+    pub families: Vec<ProbeFamily>,
+}
+
+/// A metric with a value for each combination of values of its labels.
+#[derive(Clone, Debug)]
+pub struct ProbeFamily {
+    /// Its name, without `_total`.
+    pub name: &'static str,
+    /// What it means.
+    pub help: &'static str,
+    /// Whether it only grows.
+    pub is_counter: bool,
+    /// The names of its labels.
+    pub labels: Vec<&'static str>,
+    /// Values of the labels, in their order, and the value.
+    pub values: Vec<(Vec<String>, f64)>,
 }
 
 /// Asks a process what there is to tell. It is called for each request, and does not wait.
@@ -84,6 +101,12 @@ impl Collector for ProbePage {
         }
         for (name, help, value) in &self.0.counters {
             page.counter(name, help, *value)?;
+        }
+        for ProbeFamily { name, help, is_counter, labels, values } in &self.0.families {
+            let with = |values: &[String]| -> Vec<(&'static str, String)> {
+                labels.iter().copied().zip(values.iter().cloned()).collect()
+            };
+            page.family(name, help, *is_counter, values.iter().map(|(keys, value)| (with(keys), *value)))?;
         }
         metrics::process(&mut page)
     }

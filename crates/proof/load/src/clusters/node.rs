@@ -14,8 +14,6 @@ use crate::system::{agent, free_address};
 
 /// How long a node may take until it is ready, on a machine that does much besides, too.
 const START_DEADLINE: Duration = Duration::from_secs(60);
-/// Memory of a node's data cell, in bytes.
-const CELL_BYTES: u64 = 64 << 20;
 
 /// What a cluster is like.
 #[derive(Clone, Copy, Debug)]
@@ -43,11 +41,16 @@ pub struct ClusterNode {
 }
 
 impl ClusterNode {
-    /// Starts one below `dir`; does not wait until it is ready.
+    /// Starts one below `dir`, with a data cell of so many bytes; does not wait until it is ready.
     ///
     /// # Errors
     /// Its directory can't be made, no port is free, or the process can't be started.
-    pub fn start(place: ClusterPlace, dir: &Path, gateways: &Gateways) -> anyhow::Result<Self> {
+    pub fn start(
+        place: ClusterPlace,
+        cells_bytes: u64,
+        dir: &Path,
+        gateways: &Gateways,
+    ) -> anyhow::Result<Self> {
         let dir = dir.join(place.name);
         std::fs::create_dir_all(&dir).with_context(|| format!("{} can't be made", dir.display()))?;
         let (admin, data, unix) = (free_address()?, free_address()?, dir.join("node.sock"));
@@ -55,7 +58,7 @@ impl ClusterNode {
         let config = format!(
             "data = {:?}\n[cluster]\nname = {:?}\n[listen]\ndata = \"{data}\"\nadmin = \"{admin}\"\nunix = {unix:?}\n\
              advertised_data = \"{}\"\nwindow = false\n[kafka]\nenabled = false\n[sqs]\nenabled = false\n\
-             [broadcast]\nenabled = false\n[data_cell]\ncapacity_bytes = {CELL_BYTES}\n",
+             [broadcast]\nenabled = false\n[data_cell]\ncapacity_bytes = {cells_bytes}\n",
             dir.join("data"),
             place.name,
             gateway.address,
@@ -98,6 +101,11 @@ impl ClusterNode {
     /// What it wrote last.
     pub fn check(&mut self) -> anyhow::Result<()> {
         self.child.check()
+    }
+
+    /// CPU time since its start; zero if it is gone.
+    pub fn cpu(&self) -> Duration {
+        self.child.cpu()
     }
 
     /// Where programs on this host connect.

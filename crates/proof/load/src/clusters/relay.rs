@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -23,6 +24,7 @@ const PIECES_MAX: usize = 256;
 /// All gateways of a run, on a thread of their own.
 pub struct Gateways {
     runtime: tokio::runtime::Runtime,
+    threads: Arc<Mutex<Vec<i32>>>,
 }
 
 /// One of them.
@@ -38,8 +40,22 @@ impl Gateways {
     /// # Errors
     /// The thread can't be started.
     pub fn new() -> anyhow::Result<Self> {
+        let threads = Arc::<Mutex<Vec<i32>>>::default();
+        let begun = Arc::clone(&threads);
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        Ok(Self { runtime: runtime.worker_threads(1).enable_all().build()? })
+        runtime.worker_threads(1).enable_all();
+        runtime.on_thread_start(move || begun.lock().push(rustix::thread::gettid().as_raw_pid()));
+        Ok(Self { runtime: runtime.build()?, threads })
+    }
+
+    /// CPU time of all gateways since their start: what the emulated lines cost.
+    pub fn cpu(&self) -> Duration {
+        let of = |thread: &i32| {
+            // `schedstat` begins with the nanoseconds that the thread has run for.
+            let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+            text.split(' ').next()?.parse().map(Duration::from_nanos).ok()
+        };
+        self.threads.lock().iter().filter_map(of).sum()
     }
 
     /// One more, in front of `target`, whose line has that delay in each direction.

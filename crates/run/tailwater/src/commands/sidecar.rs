@@ -250,7 +250,7 @@ impl SidecarLine {
             ),
             ("tailwater_sidecar_publications", "Times that it woke its readers.", report.stats.publications),
         ];
-        ProbeTold { unready: self.missing, counters, gauges }
+        ProbeTold { unready: self.missing, counters, gauges, ..ProbeTold::default() }
     }
 
     fn print(&self, format: Format) -> anyhow::Result<()> {
