@@ -43,8 +43,8 @@ pub const SHARDS_PER_CALL_MAX: usize = 16_384;
 pub const CLUSTERS_MAX: usize = 512;
 /// Bytes of a part of a snapshot, which is one record, unless one entry is longer: a writer keeps a few of them.
 pub const SNAPSHOT_PART_BYTES: usize = 1 << 20;
-/// Longest entry of a snapshot, in bytes of its key and value: with what describes it, it is a record as long as one may
-/// be.
+/// Longest entry of a snapshot, in bytes of its key and value: with what describes it, it is a record as long as one
+/// may be.
 pub const SNAPSHOT_ENTRY_BYTES_MAX: usize = APPEND_BYTES_MAX - 512;
 /// Segments in one answer; a shard with more is listed in several calls.
 pub const SEGMENTS_PER_REPLY_MAX: usize = 1000;

@@ -1,9 +1,9 @@
 //! Snapshots: what the updates of a shard come to, up to one of them.
 //!
 //! The snapshots of the stream `NAME` are records of the stream `NAME.snapshots`, which has as many shards. A snapshot
-//! of a shard is *parts*, and behind them a *manifest*. The records of a shard come in order wherever a stream is copied,
-//! so who has the manifest has all parts. Several writers may write snapshots of one shard at the same time: each has an
-//! id of its own, and a reader leaves out what has another one.
+//! of a shard is *parts*, and behind them a *manifest*. The records of a shard come in order wherever a stream is
+//! copied, so who has the manifest has all parts. Several writers may write snapshots of one shard at the same time:
+//! each has an id of its own, and a reader leaves out what has another one.
 //!
 //! Each is the value of one record. Integers are little-endian.
 //!

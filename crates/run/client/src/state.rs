@@ -6,12 +6,13 @@
 //! ```
 //!
 //! What holds for each shard:
-//! - After `Loaded`, what was handed out since `Reset` is what the updates before [`StateConsumer::up_to`] come to: each
-//!   of them is in the snapshot, or was handed out behind it, once and in order. None is missed, and none comes twice.
+//! - After `Loaded`, what was handed out since `Reset` is what the updates before [`StateConsumer::up_to`] come to.
+//!   Each of them is in the snapshot, or was handed out behind it, once and in order. None is missed, and none comes
+//!   twice.
 //! - A snapshot that turns out to be torn, or to have updates that the log lost, is left out: `Reset` comes again, and
 //!   then the one before it.
-//! - A snapshot may be ahead of the updates that came to this cluster. Then it waits for them, and leaves those out that
-//!   the snapshot has.
+//! - A snapshot may be ahead of the updates that came to this cluster. Then it waits for them, and leaves those out
+//!   that the snapshot has.
 //! - Little is kept: parts are handed out as they come.
 
 mod keyed;
@@ -152,8 +153,8 @@ impl StateConsumer {
 
     /// What comes next, as soon as it is there. Cancelling it loses nothing.
     ///
-    /// A shard so far behind that its updates were removed is brought anew by a newer snapshot. After an error for which
-    /// [`Error::is_retriable`] holds, the next call tries again.
+    /// A shard so far behind that its updates were removed is brought anew by a newer snapshot. After an error for
+    /// which [`Error::is_retriable`] holds, the next call tries again.
     ///
     /// # Errors
     /// [`Error::Incomplete`] if updates were removed that no snapshot has, unless the configuration takes what is left.

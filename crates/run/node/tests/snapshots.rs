@@ -38,8 +38,8 @@ fn create(admin: SocketAddr, shards: u32) {
     }
 }
 
-/// Runs a test with a node that has the streams `prices` and `prices.snapshots`: where its admin HTTP and its CALLs are,
-/// and a client of it.
+/// Runs a test with a node that has the streams `prices` and `prices.snapshots`: where its admin HTTP and its CALLs
+/// are, and a client of it.
 fn with_node<F: Future<Output = ()>>(shards: u32, test: impl FnOnce([SocketAddr; 2], Client) -> F) {
     let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
     let config = config(dir.path());
