@@ -5,6 +5,7 @@
 //! - [`tails`]: how far segments reach, as the metadata cell keeps it.
 //! - [`batch`]: Kafka's record batches, which entries carry.
 //! - [`call`]: what is asked of a node two-sidedly.
+//! - [`snapshot`]: what the updates of a shard come to, as records of a stream of their own.
 //! - [`watermark`]: how far something is appended, durable and cached, as types.
 //! - [`Start`]: where to begin in a shard, as people write it.
 //!
@@ -19,6 +20,7 @@ mod chunk;
 pub mod entry;
 mod ids;
 pub mod limits;
+pub mod snapshot;
 mod start;
 pub mod tails;
 pub mod watermark;

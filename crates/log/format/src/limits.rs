@@ -43,6 +43,11 @@ pub const APPEND_ITEMS_MAX: usize = 4096;
 pub const SHARDS_PER_CALL_MAX: usize = 16_384;
 /// Clusters of one copy tree, the source included; as many as a plan may have.
 pub const CLUSTERS_MAX: usize = 512;
+/// Bytes of a part of a snapshot, which is one record, unless one entry is longer: a writer keeps a few of them.
+pub const SNAPSHOT_PART_BYTES: usize = 1 << 20;
+/// Longest entry of a snapshot, in bytes of its key and value: with what describes it, it is a record as long as one
+/// may be.
+pub const SNAPSHOT_ENTRY_BYTES_MAX: usize = APPEND_BYTES_MAX - 512;
 /// Segments in one answer; a shard with more is listed in several calls.
 pub const SEGMENTS_PER_REPLY_MAX: usize = 1000;
 
@@ -52,6 +57,8 @@ const _: () = assert!(ENTRY_BODY_BYTES_MAX < u32::MAX as usize / 2, "an entry's 
 const _: () = assert!(BATCH_BYTES_MAX <= ENTRY_BODY_BYTES_MAX, "any batch fits an entry");
 const _: () = assert!(APPEND_BYTES_MAX <= BATCH_BYTES_MAX, "a CALL has any append");
 const _: () = assert!(BATCH_BYTES_MAX <= RECORDS_DECOMPRESSED_BYTES_MAX, "any batch can be iterated");
+const _: () =
+    assert!(SNAPSHOT_PART_BYTES <= SNAPSHOT_ENTRY_BYTES_MAX, "a part is no longer than a record may be");
 
 const _: () = {
     assert!(

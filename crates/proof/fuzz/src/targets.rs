@@ -83,6 +83,7 @@ pub fn targets() -> Vec<FuzzTarget> {
         target("cell-items", Known, FEW, cells::items, cells::item_seeds),
         target("cell-configurations", Known, ITEMS, cells::configurations, cells::configuration_seeds),
         target("tails", Known, FEW, log::tails, log::tail_seeds),
+        target("snapshots", Known, FEW, log::snapshots, log::snapshot_seeds),
         target("entries", Disk, FEW, log::entries, log::entry_seeds),
         target("journal-files", Disk, FEW, journal::files, journal::seeds),
         target("store-records", Disk, FEW, store::records, || store::seeds()[0].clone()),

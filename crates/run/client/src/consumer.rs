@@ -8,7 +8,7 @@ use tailwater_format::batch::{Record, Records};
 use tailwater_format::call::{
     DlsnInfo, Locate, LocateWhat, Location, Method, offset_from_wire, stream_to_wire,
 };
-use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Start, Tail, Term};
+use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Start, Tail, Term, TransactionId};
 use tailwater_tail::{Block, BlockBatch, Cursor, Entries, FeedReadError, Place, Waiter};
 
 use crate::limits::LOCATES_IN_FLIGHT_MAX;
@@ -83,6 +83,23 @@ impl Batch {
     /// The offset after the last record.
     pub fn next_offset(&self) -> Offset {
         self.entries.next_offset()
+    }
+
+    /// The offset of the first record.
+    pub(crate) fn first_offset(&self) -> Offset {
+        let base =
+            self.entries.headers().find(|header| !header.is_control()).map(|header| header.base_offset);
+        base.map_or(self.entries.from, |base| base.max(self.entries.from))
+    }
+
+    /// Leaves out the records before an offset.
+    pub(crate) fn skip_below(&mut self, offset: Offset) {
+        self.entries.from = self.entries.from.max(offset);
+    }
+
+    /// The largest transaction id of the shard up to the end of the last record's entry.
+    pub(crate) fn transaction_id(&self) -> Option<TransactionId> {
+        self.entries.headers().last().map(|header| header.transaction_id)
     }
 
     /// Exact coordinates of one of its records.
@@ -247,20 +264,57 @@ impl Consumer {
     }
 
     async fn locate(&self, shard: u32, start: Start) -> Result<Cursor, Error> {
-        let what = match start {
-            Start::Beginning => LocateWhat::Start(()),
-            Start::End => LocateWhat::End(()),
-            Start::Offset(offset) => LocateWhat::Offset(offset.0),
-            Start::Last(count) => LocateWhat::Last(count),
-            Start::TimeMs(ms) => LocateWhat::TimeMs(ms),
-            Start::TransactionId(id) => LocateWhat::TransactionId(id),
-            Start::Dlsn(dlsn) => LocateWhat::Dlsn(DlsnInfo::from(dlsn)),
-        };
-        let request = Locate { stream: stream_to_wire(self.stream.id), shard, what: Some(what) };
-        let found: Location = self.client.find(Method::Locate, &request).await?;
+        let found = find_place(&self.client, &self.stream, shard, start).await?;
+        self.cursor_at(shard, &found)
+    }
+
+    fn cursor_at(&self, shard: u32, found: &Location) -> Result<Cursor, Error> {
         let place = Place { segment: SegmentNumber(found.segment), position: Position(found.position) };
-        let shard = self.stream.shard(shard);
-        let waiter = Arc::clone(&self.waiter);
+        let (shard, waiter) = (self.stream.shard(shard), Arc::clone(&self.waiter));
         Ok(Cursor::new(self.client.reader(), shard, place, offset_from_wire(found.offset)?, waiter))
     }
+
+    /// Reads one more shard, from a place that was found in it.
+    pub(crate) fn join(&mut self, shard: u32, found: &Location) -> Result<(), Error> {
+        let cursor = self.cursor_at(shard, found)?;
+        self.leave(shard);
+        self.cursors.push(cursor);
+        self.read_ms.push(None);
+        Ok(())
+    }
+
+    /// Reads a shard no more.
+    pub(crate) fn leave(&mut self, shard: u32) {
+        if let Some(index) = self.cursors.iter().position(|cursor| cursor.shard().shard.0 == shard) {
+            // The one whose records were removed is among those behind it, or is this one.
+            self.moved = match self.moved {
+                Some(moved) if moved == index => None,
+                Some(moved) if moved > index => Some(moved - 1),
+                moved => moved,
+            };
+            self.cursors.remove(index);
+            self.read_ms.remove(index);
+            self.turn = 0;
+        }
+    }
+}
+
+/// Where reading a shard begins, as a node says.
+pub(crate) async fn find_place(
+    client: &Client,
+    stream: &Stream,
+    shard: u32,
+    start: Start,
+) -> Result<Location, Error> {
+    let what = match start {
+        Start::Beginning => LocateWhat::Start(()),
+        Start::End => LocateWhat::End(()),
+        Start::Offset(offset) => LocateWhat::Offset(offset.0),
+        Start::Last(count) => LocateWhat::Last(count),
+        Start::TimeMs(ms) => LocateWhat::TimeMs(ms),
+        Start::TransactionId(id) => LocateWhat::TransactionId(id),
+        Start::Dlsn(dlsn) => LocateWhat::Dlsn(DlsnInfo::from(dlsn)),
+    };
+    let request = Locate { stream: stream_to_wire(stream.id), shard, what: Some(what) };
+    client.find(Method::Locate, &request).await
 }

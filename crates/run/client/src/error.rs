@@ -62,6 +62,27 @@ pub enum Error {
         /// The first one that is left.
         log_start: Offset,
     },
+    /// Updates were removed that no snapshot has, so nobody knows what they came to.
+    #[error(
+        "shard {shard} of {stream}: records before offset {log_start} were removed, and no snapshot has them; publish \
+         a snapshot, or take what is left for all there is"
+    )]
+    Incomplete {
+        /// Of which stream.
+        stream: String,
+        /// Which shard.
+        shard: u32,
+        /// The first one that is left.
+        log_start: Offset,
+    },
+    /// A snapshot can't be written, or the stream of snapshots is not one.
+    #[error("snapshots of {stream}: {why}")]
+    Snapshots {
+        /// Of which stream.
+        stream: String,
+        /// What is wrong.
+        why: String,
+    },
     /// What is stored is not what was written.
     #[error("shard {shard}: {why}")]
     Corrupt {

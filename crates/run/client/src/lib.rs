@@ -19,7 +19,10 @@
 //!
 //! [`queue`] has queues: messages that stay invisible for as long as they are worked on.
 //!
-//! `examples/produce.rs`, `examples/consume.rs`, `examples/cache.rs` and `examples/worker.rs` are whole programs.
+//! [`Client::state`] brings what a stream's updates come to: the newest snapshot, and the updates behind it.
+//!
+//! `examples/produce.rs`, `examples/consume.rs`, `examples/state.rs`, `examples/cache.rs` and `examples/worker.rs` are
+//! whole programs.
 //!
 //! Nothing in here is a database or an engine: what is not in the cells is asked of a node by CALL.
 
@@ -34,7 +37,9 @@ mod group;
 pub mod limits;
 mod producer;
 pub mod queue;
+mod snapshot;
 mod source;
+mod state;
 mod window;
 
 pub use client::{Client, ClientConfig, ClockOffset, Stream, Transport, WindowUse};
@@ -42,7 +47,10 @@ pub use consumer::{Batch, Consumer, ConsumerConfig, Lag};
 pub use error::Error;
 pub use group::{GroupConfig, GroupConsumer};
 pub use producer::{Ack, Acked, Partitioner, Producer, ProducerSettings, Trouble, shard_of_key};
+pub use snapshot::{ShardSnapshot, SnapshotWriter, Snapshots, SnapshotsKept};
+pub use state::{KeyedState, StateConfig, StateConsumer, StateNews};
 pub use tailwater_cache::LookupWay;
+pub use tailwater_format::snapshot::{SnapshotManifest, SnapshotPart, SnapshotUpTo};
 pub use tailwater_format::{Start, StartError};
 pub use tailwater_tail::{ReaderConfig, ReaderConfigError, ReaderStats};
 pub use tailwater_tls::{Dialer, DialerConfig, TlsError};

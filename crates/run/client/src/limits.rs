@@ -52,6 +52,12 @@ pub const LOCATES_IN_FLIGHT_MAX: usize = 16;
 /// Pause before what was refused with an error that may pass, as a batch, is sent again.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
+/// Parts of a snapshot that its writer has under way: they are what it keeps in memory.
+pub const SNAPSHOT_PARTS_IN_FLIGHT_MAX: usize = 4;
+
+/// How often something is looked for again that was removed while it was looked for: there is a newer one then.
+pub const SNAPSHOT_TRIES_MAX: usize = 8;
+
 /// Arenas of a window that a reader keeps: what it has yet to read, and what its consumers have yet to take. At
 /// 240 Mbit/s they last nine seconds. Readers have them in common, so they take no more memory with more of them.
 /// Behind them it reads by itself.

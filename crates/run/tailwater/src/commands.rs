@@ -25,6 +25,7 @@ pub mod quota;
 pub mod segment;
 pub mod serve;
 pub mod sidecar;
+pub mod snapshot;
 pub mod stream;
 pub mod token;
 pub mod tree;

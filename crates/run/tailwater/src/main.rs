@@ -78,6 +78,9 @@ enum Command {
     Produce(commands::produce::Args),
     /// Read records of a stream, one-sidedly.
     Consume(commands::consume::Args),
+    /// Publish, list and load snapshots of streams, so that consumers of their state start in seconds.
+    #[command(subcommand)]
+    Snapshot(commands::snapshot::Command),
     /// Read the cells of a node once for all consumers of this user on this host.
     ///
     /// Consumers find the sidecar by themselves, and read its memory. When it ends they read the cells by themselves.
@@ -195,6 +198,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Tree(command) => commands::tree::run(&cli.server, command),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
+        Command::Snapshot(command) => commands::snapshot::run(&cli.server, command),
         Command::Sidecar(args) => commands::sidecar::run(&cli.server, args),
         Command::Group(command) => commands::group::run(&cli.server, command),
         Command::Queue(args) => commands::queue::run(&cli.server, args),

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use tailwater_format::batch::Recompressor;
 use tailwater_format::call::{self, CallMessage, ShardTail, decode_call, encode_call};
 use tailwater_format::limits::BATCH_BYTES_MAX;
+use tailwater_format::snapshot::{SnapshotManifest, SnapshotParts, SnapshotRecord, SnapshotUpTo};
 use tailwater_format::{
     Batch, BatchBuilder, ChunkKey, Codec, Decompressor, ENTRY_HEADER_BYTES, EntryFields, EntryId,
     EntryReader, Offset, Position, Producer, RecordsOfBatch, SegmentId, SegmentNumber, ShardId, ShardNumber,
@@ -173,6 +174,34 @@ pub(super) fn tail_seeds() -> Vec<Vec<u8>> {
     let page = TailPage { stream, page: 2, deleted: false, tails: vec![Some(tail()), None, Some(tail())] };
     let key = ChunkKey { segment: segment(), chunk_bytes: 4096, chunk: 7 };
     vec![page.encode().to_vec(), TailPage::empty().encode().to_vec(), key.to_bytes().to_vec()]
+}
+
+/// A record of a stream of snapshots.
+pub(super) fn snapshots(data: &[u8]) {
+    match SnapshotRecord::decode(&Bytes::copy_from_slice(data)) {
+        Ok(SnapshotRecord::Part(part)) => assert_eq!(part.entries().count(), part.len()),
+        Ok(SnapshotRecord::Manifest(manifest)) => assert_eq!(manifest.encode(), data),
+        Err(why) => assert!(!why.to_string().is_empty()),
+    }
+}
+
+pub(super) fn snapshot_seeds() -> Vec<Vec<u8>> {
+    let mut parts = SnapshotParts::new(77);
+    for entry in [(Some(&b"tea"[..]), Some(&b"4"[..])), (None, None), (Some(b""), Some(b""))] {
+        assert_eq!(parts.push(entry), Ok(None), "it is short");
+    }
+    let (part, totals) = parts.finish();
+    let manifest = SnapshotManifest {
+        id: 77,
+        stream: StreamId(Uuid::from_u128(77)),
+        shard: ShardNumber(3),
+        up_to: SnapshotUpTo { position: Offset(20), term: Term(5) },
+        first: Offset(10),
+        previous: Some(Offset(9)),
+        totals,
+        created_ms: 9,
+    };
+    part.into_iter().chain([manifest.encode()]).collect()
 }
 
 macro_rules! each_call {

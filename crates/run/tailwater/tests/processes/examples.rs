@@ -1,6 +1,7 @@
 //! The client library's examples, built and run as the programs they are, against a real node.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -121,8 +122,41 @@ fn the_worker_example_keeps_what_takes_longer_than_its_timeout_and_does_what_fai
 }
 
 #[test]
+fn the_state_example_starts_from_a_snapshot_without_the_updates_before_it_and_follows_those_behind() {
+    let (_dir, node) = Node::with_stream(&["prices"]);
+    let produce = |lines: &str| {
+        let produced = node.output(&["produce", "prices", "-k", "="], lines.as_bytes());
+        assert!(produced.status.success(), "{}", String::from_utf8_lossy(&produced.stderr));
+    };
+    produce("tea=1\ncoffee=2\ntea=3\n");
+    node.run(&["snapshot", "publish", "prices", "--trim", "--keep", "1"]);
+
+    let server = Follower::of(Command::new(&examples(&["state"])[0]).args([&node.data, "prices"]));
+    let listens = server.next();
+    let address = listens.strip_prefix("listening on ").expect("it says where");
+    assert_eq!(server.next(), "shard 0: 2 keys up to offset 3");
+    assert!(server.next().starts_with("loaded after "));
+
+    let mut socket = BufReader::new(TcpStream::connect(address).expect("it listens"));
+    let mut ask = |key: &str| {
+        socket.get_mut().write_all(format!("{key}\n").as_bytes()).expect("it listens");
+        let mut line = String::new();
+        socket.read_line(&mut line).expect("it answers");
+        line.trim_end().to_owned()
+    };
+    assert_eq!([ask("tea"), ask("coffee"), ask("water")], ["+3", "+2", "-"]);
+    produce("water=5\n");
+    wait_for("the update", || (ask("water") == "+5").then_some(()));
+    assert_eq!(ask("tea"), "+3");
+}
+
+#[test]
 fn examples_without_arguments_say_how_they_are_used() {
+<<<<<<< HEAD
     for example in examples(&["produce", "consume", "cache", "worker", "broadcast"]) {
+=======
+    for example in build(&["produce", "consume", "state", "cache", "worker", "broadcast"]) {
+>>>>>>> w-snap
         let output = Command::new(&example).output().expect("it starts");
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains("usage: "));

@@ -69,6 +69,7 @@ mod security_page;
 mod segments;
 mod settings;
 mod sidecar;
+mod snapshots;
 mod sqs_accounts;
 mod sqs_clients;
 mod streams;
