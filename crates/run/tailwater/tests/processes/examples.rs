@@ -152,11 +152,7 @@ fn the_state_example_starts_from_a_snapshot_without_the_updates_before_it_and_fo
 
 #[test]
 fn examples_without_arguments_say_how_they_are_used() {
-<<<<<<< HEAD
-    for example in examples(&["produce", "consume", "cache", "worker", "broadcast"]) {
-=======
-    for example in build(&["produce", "consume", "state", "cache", "worker", "broadcast"]) {
->>>>>>> w-snap
+    for example in examples(&["produce", "consume", "state", "cache", "worker", "broadcast"]) {
         let output = Command::new(&example).output().expect("it starts");
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains("usage: "));
