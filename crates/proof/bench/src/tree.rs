@@ -371,7 +371,7 @@ impl TreeRun {
         let consumers = shares.len();
         for (number, share) in shares.into_iter().enumerate() {
             let config = ConsumersConfig {
-                node: last.address(),
+                node: last.address().into(),
                 stream: STREAM.to_owned(),
                 first: share.start,
                 count: share.len(),
@@ -401,7 +401,7 @@ impl TreeRun {
         workers.start("probe", &worker, workspace.path(), &ProcessRole::Hops(probe))?;
         let duration = Duration::from_secs_f64(args.duration_s);
         let producer = ProducerConfig {
-            node: first.address(),
+            node: first.address().into(),
             stream: STREAM.to_owned(),
             every_us: args.every_us(records_per_s),
             tick_ms: 500,

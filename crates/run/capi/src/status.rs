@@ -171,14 +171,16 @@ impl From<Error> for NotDone {
                 _ => TailwaterStatus::Refused,
             },
             Error::StreamDeleted(_) => TailwaterStatus::Deleted,
-            Error::Truncated { .. } => TailwaterStatus::Truncated,
+            Error::Truncated { .. } | Error::Incomplete { .. } => TailwaterStatus::Truncated,
             Error::Corrupt { .. } | Error::Unreadable { .. } | Error::Malformed(_) => {
                 TailwaterStatus::Corrupt
             }
             Error::BufferFull { .. } => TailwaterStatus::Overloaded,
-            Error::RecordTooLong { .. } | Error::Queue { .. } | Error::Group { .. } | Error::Closed(_) => {
-                TailwaterStatus::Refused
-            }
+            Error::RecordTooLong { .. }
+            | Error::Queue { .. }
+            | Error::Group { .. }
+            | Error::Snapshots { .. }
+            | Error::Closed(_) => TailwaterStatus::Refused,
         };
         Self::new(status, error.to_string())
     }

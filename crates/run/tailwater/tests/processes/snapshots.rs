@@ -51,8 +51,8 @@ fn after_snapshots_and_trims_a_new_consumer_has_what_who_read_everything_has_als
     let snapshots = listed(&node);
     assert_eq!(snapshots.len(), 4);
     for (shard, [start, _]) in (0..).zip(bounds(&node, "prices")) {
-        let of_shard = snapshots.iter().filter(|snapshot| snapshot["shard"] == shard);
-        let oldest = of_shard.last().expect("two of them");
+        let mut of_shard = snapshots.iter().filter(|snapshot| snapshot["shard"] == shard);
+        let oldest = of_shard.next_back().expect("two of them");
         assert!(start > 0 && oldest["position"] == start, "shard {shard} begins at {start}: {oldest}");
     }
     round(1_500);
