@@ -16,7 +16,7 @@ import time
 import warnings
 
 import tailwater
-from tailwater import aio
+from tailwater import _requests, aio
 
 ADDRESS, SEED, GUIDE = sys.argv[1:]
 LINES = 2_000
@@ -171,6 +171,13 @@ def one_poll_at_a_time(client):
                 await asyncio.sleep(0.001)
 
     asyncio.run(two())
+    # One that has records already when it is given up: they come again, and in order.
+    consumer = client.consumer("news", start={0: 0})
+    with _requests.Operation(_requests.poll(consumer._open(), PATIENCE).start(None, 0)) as given_up:
+        assert given_up.wait(PATIENCE * 1_000)
+        raises(tailwater.Busy, lambda: consumer.poll(0), "one at a time")
+    assert consumer.positions() == {0: 0}
+    assert consumer.poll(PATIENCE)[0].offset == 0
     consumer = client.consumer("news", start="latest")
     ended = []
     thread = threading.Thread(target=lambda: ended.append(raises(ValueError, consumer.poll, "closed")))
