@@ -124,7 +124,7 @@ fn parts_of_others_and_parts_that_come_again_are_left_out() {
     assert_eq!(parts.len(), 3, "the test is of several");
     let foreign = Bytes::from_static(b"whatever somebody appends");
     let records =
-        [&parts[0], &others[0], &parts[1], &foreign, &parts[0], &parts[1], &others[1], &parts[2], &others[2]];
+        [&others[0], &parts[0], &parts[1], &foreign, &parts[0], &parts[1], &others[1], &parts[2], &others[2]];
     let records: Vec<Bytes> = records.into_iter().cloned().collect();
     assert_eq!(read(totals, &records), Ok((some_entries(), true)));
 }
