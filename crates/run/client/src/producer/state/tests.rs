@@ -255,10 +255,10 @@ fn a_full_buffer_refuses_and_has_room_again_after_the_answer() {
 fn batches_are_no_longer_than_the_stream_takes_and_a_record_that_can_not_fit_is_refused_at_once() {
     let mut state = ProducerCore::new(1, 1_000, config(), None);
     for _ in 0..20 {
-        state.put(Instant::default, 5, 0, None, &[0; 300]).expect("it is not too long");
+        drop(state.put(Instant::default, 5, 0, None, &[0; 300]).expect("it is not too long"));
     }
     for len in [0, 850, 900] {
-        state.put(Instant::default, 5, 0, None, &vec![0; len]).expect("it is not too long");
+        drop(state.put(Instant::default, 5, 0, None, &vec![0; len]).expect("it is not too long"));
     }
     let refused = state.put(Instant::default, 5, 0, None, &[0; 940]);
     assert!(matches!(refused, Err(Error::RecordTooLong { bytes: 940, bytes_max: 939 })));
