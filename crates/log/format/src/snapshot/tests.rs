@@ -70,7 +70,7 @@ fn the_bytes_of_a_part_never_change() {
         &[0xff; 8],
     ]
     .concat();
-    assert_eq!(parts, [expected.clone()]);
+    assert_eq!(parts, std::slice::from_ref(&expected));
     let sum = SnapshotSum(XxHash3_64::oneshot(&expected));
     assert_eq!(totals, SnapshotTotals { parts: 1, entries: 2, bytes: 4, sum });
 }
