@@ -25,6 +25,7 @@ fn the_numbers_of_methods_never_change() {
         (13, "copy_state"),
         (14, "copy_lead"),
         (15, "copy_offsets"),
+        (16, "find_cell"),
     ];
     assert_eq!(numbers, expected);
     assert_eq!(Method::from_number(3), Some(Method::Append));
@@ -34,7 +35,7 @@ fn the_numbers_of_methods_never_change() {
 #[test]
 fn every_error_code_has_a_number_of_its_own_and_unknown_ones_are_kept() {
     let numbers: Vec<_> = CallErrorCode::ALL.iter().map(|code| code.number()).collect();
-    assert_eq!(numbers, (1..=24).collect::<Vec<u16>>());
+    assert_eq!(numbers, (1..=25).collect::<Vec<u16>>());
     for code in CallErrorCode::ALL {
         assert_eq!(CallErrorCode::from_number(code.number()), *code);
     }
