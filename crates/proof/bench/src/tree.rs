@@ -487,18 +487,7 @@ impl TreeRun {
         self.wait_for("each process with consumers ends", limit, |run| {
             run.consumed.len() == run.consumers && run.seen.is_some()
         })?;
-        let mut delays = Durations::default();
-        let mut consumed = Consumed { finished_ns: Some(0), ..Consumed::default() };
-        for one in self.consumed.drain(..) {
-            delays.add_sparse(&one.delays);
-            consumed.measured += one.measured;
-            consumed.measured_bytes += one.measured_bytes;
-            consumed.faults.add(one.faults);
-            consumed.finished_ns = consumed.finished_ns.zip(one.finished_ns).map(|(a, b)| a.max(b));
-            consumed.unfinished += one.unfinished;
-            consumed.reads.add(one.reads);
-            consumed.error = consumed.error.or(one.error);
-        }
+        let (consumed, delays) = Consumed::of_all(self.consumed.drain(..));
         let seen = self.seen.take().unwrap_or_default();
         let clusters: Vec<_> =
             seen.iter().enumerate().map(|(number, seen)| TreeCluster::of(number, seen)).collect();

@@ -368,19 +368,7 @@ impl Run {
         self.wait_for_all(system, "each process with consumers ends", limit, |run| {
             run.consumed.len() == run.consumers
         })?;
-        let mut delays = Durations::default();
-        let mut consumed = Consumed { finished_ns: Some(0), ..Consumed::default() };
-        for one in self.consumed.drain(..) {
-            delays.add_sparse(&one.delays);
-            consumed.delivered += one.delivered;
-            consumed.measured += one.measured;
-            consumed.measured_bytes += one.measured_bytes;
-            consumed.faults.add(one.faults);
-            consumed.finished_ns = consumed.finished_ns.zip(one.finished_ns).map(|(a, b)| a.max(b));
-            consumed.unfinished += one.unfinished;
-            consumed.reads.add(one.reads);
-            consumed.error = consumed.error.or(one.error);
-        }
+        let (consumed, delays) = Consumed::of_all(self.consumed.drain(..));
         Ok(Outcome {
             produced,
             consumed,

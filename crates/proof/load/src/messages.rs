@@ -16,7 +16,7 @@ use tailwater_client::ReaderStats;
 
 use crate::address::LoadAddress;
 use crate::appender::Gathering;
-use crate::stats::SparseDurations;
+use crate::stats::{Durations, SparseDurations};
 
 /// What a worker is for: the first line that it is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -451,4 +451,24 @@ pub struct Consumed {
     pub reads: Reads,
     /// The first error of a consumer.
     pub error: Option<String>,
+}
+
+impl Consumed {
+    /// What those of all processes did together, with their delays.
+    pub fn of_all(processes: impl IntoIterator<Item = Self>) -> (Self, Durations) {
+        let mut delays = Durations::default();
+        let mut all = Self { finished_ns: Some(0), ..Self::default() };
+        for one in processes {
+            delays.add_sparse(&one.delays);
+            all.delivered += one.delivered;
+            all.measured += one.measured;
+            all.measured_bytes += one.measured_bytes;
+            all.faults.add(one.faults);
+            all.finished_ns = all.finished_ns.zip(one.finished_ns).map(|(a, b)| a.max(b));
+            all.unfinished += one.unfinished;
+            all.reads.add(one.reads);
+            all.error = all.error.or(one.error);
+        }
+        (all, delays)
+    }
 }
