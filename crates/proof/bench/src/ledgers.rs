@@ -7,9 +7,8 @@
 //!
 //! What the native client wrote it reads again, one entry with each request and then many.
 
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command as Process, Stdio};
+use std::process::Command as Process;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,12 +22,12 @@ use tailwater_bookkeeper::{
 };
 use tailwater_env::Env;
 use tailwater_load::clock::{cpu_of, monotonic_ns};
-use tailwater_load::measuring::until;
+use tailwater_load::interrupt;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, round};
-use tailwater_load::{free_address, interrupt};
 use tokio::sync::Semaphore;
 
+use crate::ledger_servers::LedgerServers;
 use crate::program::{result_of, run_to_end};
 
 /// How long servers may take to start, and a client to write what it has to.
@@ -105,60 +104,12 @@ struct Measured {
     p99_ms: f64,
 }
 
-/// ZooKeeper and bookies, which end with this.
-struct LedgerServers {
-    script: PathBuf,
-    dir: tempfile::TempDir,
-    zookeeper: String,
-    children: Vec<Child>,
-}
-
-impl Drop for LedgerServers {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 impl LedgerServers {
-    fn start(args: &Args) -> anyhow::Result<Self> {
-        let script = args.bookkeeper.canonicalize();
-        let script = script.with_context(|| format!("{}: no such script", args.bookkeeper.display()))?;
-        let installed = Process::new(&script).arg("install").status()?;
-        anyhow::ensure!(installed.success(), "{} install failed", script.display());
-        let zookeeper = free_address()?.to_string();
-        let dir = tempfile::tempdir()?;
-        let mut servers = Self { script, dir, zookeeper: zookeeper.clone(), children: Vec::new() };
-        let port = zookeeper.rsplit_once(':').context("an address")?.1.to_owned();
-        let place = servers.dir.path().join("zookeeper");
-        servers.spawn("zookeeper", &[&place.to_string_lossy(), &port], &zookeeper)?;
-        let formatted = Process::new(&servers.script).args(["format", &zookeeper]).output()?;
-        anyhow::ensure!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
-        for number in 0..args.bookies {
-            let address = free_address()?;
-            let place = servers.dir.path().join(format!("bookie{number}"));
-            let port = address.port().to_string();
-            servers.spawn("bookie", &[&place.to_string_lossy(), &port, &zookeeper], &address.to_string())?;
-        }
-        Ok(servers)
-    }
-
-    /// Starts a server, and waits until it listens.
-    fn spawn(&mut self, what: &str, args: &[&str], address: &str) -> anyhow::Result<()> {
-        let log = std::fs::File::create(self.dir.path().join(format!("{what}{}.log", self.children.len())))?;
-        let mut command = Process::new(&self.script);
-        command.arg(what).args(args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        self.children.push(command.spawn()?);
-        until("a server to listen", GIVE_UP, || Ok(TcpStream::connect(address).ok())).map(drop)
-    }
-
     fn java(&self, args: &Args) -> anyhow::Result<Measured> {
-        let mut command = Process::new(&self.script);
+        let mut command = Process::new(self.script());
         command.env("BOOKKEEPER_TIER", "4").args([
             "client",
-            &self.zookeeper,
+            self.zookeeper(),
             "bench",
             PASSWORD,
             "3",
@@ -166,7 +117,7 @@ impl LedgerServers {
             "2",
         ]);
         command.args([args.entries, args.entry_bytes, args.in_flight].map(|number| number.to_string()));
-        let [said, log] = ["java.json", "java.log"].map(|name| self.dir.path().join(name));
+        let [said, log] = ["java.json", "java.log"].map(|name| self.dir().join(name));
         let ended = run_to_end(command, &said, &log, GIVE_UP)?;
         let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
         let (value, _) = result_of(&said, ended).map_err(|why| anyhow::anyhow!("{why}\n{}", read(&log)))?;
@@ -174,7 +125,7 @@ impl LedgerServers {
     }
 
     async fn client(&self) -> anyhow::Result<BookKeeper> {
-        let uri = format!("bookkeeper://{}/ledgers", self.zookeeper).parse()?;
+        let uri = self.uri().parse()?;
         Ok(BookKeeper::connect(Env::real(), uri, LedgerTimes::default()).await?)
     }
 
@@ -282,7 +233,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     interrupt::listen()?;
     let mut line = ProgressLine::default();
     line.show("ZooKeeper and bookies start");
-    let servers = LedgerServers::start(&args)?;
+    let servers = LedgerServers::start(&args.bookkeeper, usize::from(args.bookies), 0, |_, _| Ok(()))?;
     let (mut runs, mut reads) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         line.show(&format!("round {round}: tailwater"));

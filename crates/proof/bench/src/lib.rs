@@ -20,7 +20,11 @@ mod fanout;
 pub mod figures;
 mod idle;
 #[cfg(feature = "bookkeeper")]
+mod ledger_servers;
+#[cfg(feature = "bookkeeper")]
 mod ledgers;
+#[cfg(feature = "bookkeeper")]
+mod log;
 mod memcached;
 mod pingpong;
 mod plot;
@@ -53,6 +57,10 @@ pub enum Command {
     /// The native client of BookKeeper beside Apache's for Java.
     #[cfg(feature = "bookkeeper")]
     Ledgers(ledgers::Args),
+    /// Streams whose segments are in ledgers: the experiments of the DistributedLog paper.
+    #[cfg(feature = "bookkeeper")]
+    #[command(subcommand)]
+    Log(log::Command),
     /// How long readers go without when a node is killed under load and started again.
     Restart(restart::Args),
     /// Acknowledgements of a client of Kafka's protocol, alone and beside one that pushes as hard as its quota lets it.
@@ -84,6 +92,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Idle(args) => idle::run(args),
         #[cfg(feature = "bookkeeper")]
         Command::Ledgers(args) => ledgers::run(args),
+        #[cfg(feature = "bookkeeper")]
+        Command::Log(command) => log::run(command),
         Command::Restart(args) => restart::run(args),
         Command::Quota(args) => quota::run(args),
         Command::Tls(args) => tls::run(args),

@@ -17,8 +17,8 @@ use crate::kafka;
 
 /// Time to live of values in the data cell, in ms: the paper's.
 const DATA_TTL_MS: u64 = 60_000;
-/// Time to live of values in the metadata cell, in ms: the paper's.
-const METADATA_TTL_MS: u64 = 24 * 3_600 * 1_000;
+/// Time to live of values in the metadata cell, in ms: the paper's; and in a cell without a log.
+const KEPT_TTL_MS: u64 = 24 * 3_600 * 1_000;
 /// Memory of each backend of the metadata cell, in bytes.
 const METADATA_BYTES: u64 = 16 << 20;
 /// Backends of a cell with three copies.
@@ -218,12 +218,12 @@ impl BackendProcess {
         number: usize,
         dir: &Path,
         capacity_bytes: u64,
+        ttl_ms: u64,
         tls: Option<&SystemTls>,
     ) -> anyhow::Result<Self> {
         let name = format!("{}-{number}", cell.as_str());
         let unix = dir.join(format!("{name}.sock"));
         let tcp = free_address()?;
-        let ttl_ms = if cell == CellName::Data { DATA_TTL_MS } else { METADATA_TTL_MS };
         let args = [
             "cache",
             "serve",
@@ -265,11 +265,13 @@ impl BackendProcess {
     }
 }
 
-/// Starts the three backends of a data cell and nothing else.
+/// Starts the three backends of a data cell and nothing else. It is a cache without a log: its values stay for longer
+/// than any measurement takes.
 pub fn start_data_cell(dir: &Path, capacity_bytes: u64) -> anyhow::Result<Vec<BackendProcess>> {
     let mut backends = Vec::with_capacity(BACKENDS);
     for number in 0..BACKENDS {
-        let mut backend = BackendProcess::prepare(CellName::Data, number, dir, capacity_bytes, None)?;
+        let mut backend =
+            BackendProcess::prepare(CellName::Data, number, dir, capacity_bytes, KEPT_TTL_MS, None)?;
         backend.start(dir)?;
         backends.push(backend);
     }
@@ -379,9 +381,11 @@ impl System {
         let (mut data_cell, mut metadata_cell) = (Vec::new(), Vec::new());
         if args.cells() == CellProcesses::R32 {
             for number in 0..BACKENDS {
-                let prepare = |cell, bytes| BackendProcess::prepare(cell, number, &dir, bytes, tls.as_ref());
-                data_cell.push(prepare(CellName::Data, args.cell_mib << 20)?);
-                metadata_cell.push(prepare(CellName::Metadata, METADATA_BYTES)?);
+                let prepare = |cell, bytes, ttl_ms| {
+                    BackendProcess::prepare(cell, number, &dir, bytes, ttl_ms, tls.as_ref())
+                };
+                data_cell.push(prepare(CellName::Data, args.cell_mib << 20, DATA_TTL_MS)?);
+                metadata_cell.push(prepare(CellName::Metadata, METADATA_BYTES, KEPT_TTL_MS)?);
             }
         }
         let (admin, tcp, unix) = (free_address()?, free_address()?, dir.join("node.sock"));

@@ -47,14 +47,14 @@ pub fn parse(command: &Command) -> anyhow::Result<Parsed> {
         return Ok(Parsed::Run(command.get_matches()));
     };
     let file = first.get_one::<PathBuf>("config").map(|file| read(file)).transpose()?;
-    let variables = std::env::vars_os().filter_map(|(name, value)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-            .filter(|(name, _)| name.starts_with("TAILWATER_"))
-    });
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let settings = CommandSettings { file: file.unwrap_or_default(), variables: variables.collect() };
+    settings.check_named(command, first)?;
     let filled = settings.fill(command.clone(), Some(first))?;
     settings.check_variables(&filled, &path_of(first))?;
-    if first.get_flag("print_config") {
+    // Where clap met an error, it did not come to the flags' defaults.
+    if first.get_one("print_config") == Some(&true) {
         return Ok(Parsed::Print(printed(command, &optional(filled).get_matches())));
     }
     Ok(Parsed::Run(filled.get_matches()))
@@ -175,6 +175,20 @@ impl CommandSettings {
         self.variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// What is wrong with a variable that an option names is told with the variable's name: clap names the option.
+    fn check_named(&self, command: &Command, first: &ArgMatches) -> anyhow::Result<()> {
+        for arg in command.get_arguments() {
+            let named = arg.get_env().and_then(|name| name.to_str());
+            let given = named.and_then(|name| self.variable(name).map(|value| (name, value)));
+            if let Some((name, value)) = given.filter(|_| !is_typed(first, arg)) {
+                check(arg, &[value.to_owned()]).with_context(|| name.to_owned())?;
+            }
+        }
+        let below =
+            first.subcommand().and_then(|(name, below)| Some((command.find_subcommand(name)?, below)));
+        below.map_or(Ok(()), |(command, first)| self.check_named(command, first))
+    }
+
     /// A variable that looks as if it were meant for the command at `path` is refused if the command knows none such.
     fn check_variables(&self, command: &Command, path: &[String]) -> anyhow::Result<()> {
         let mut leaf = command;
@@ -269,13 +283,8 @@ fn counting(
     first: Option<&ArgMatches>,
     given: Vec<Given>,
 ) -> anyhow::Result<Vec<(Id, Vec<String>)>> {
-    let is_typed = |arg: &&Arg| {
-        let id = arg.get_id().as_str();
-        first.is_some_and(|first| {
-            first.try_contains_id(id).is_ok() && first.value_source(id) == Some(ValueSource::CommandLine)
-        })
-    };
-    let mut over: Vec<Arg> = command.get_arguments().filter(is_typed).cloned().collect();
+    let typed = command.get_arguments().filter(|arg| first.is_some_and(|first| is_typed(first, arg)));
+    let mut over: Vec<Arg> = typed.cloned().collect();
     let mut counting = Vec::new();
     let (variables, file): (Vec<Given>, Vec<Given>) = given.into_iter().partition(|given| given.is_variable);
     for mut source in [variables, file] {
@@ -301,6 +310,12 @@ fn conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
         command.get_arg_conflicts_with(one).iter().any(|named| named.get_id() == other.get_id())
     };
     names(one, other) || names(other, one)
+}
+
+/// Whether the command line has it.
+fn is_typed(first: &ArgMatches, arg: &Arg) -> bool {
+    let id = arg.get_id().as_str();
+    first.try_contains_id(id).is_ok() && first.value_source(id) == Some(ValueSource::CommandLine)
 }
 
 /// Whether an option takes these values.
@@ -407,6 +422,35 @@ mod tests {
         assert_eq!(produce(file, &variables, &[])["codec"], "lz4".into());
         assert_eq!(produce(file, &variables, &["--codec", "gzip"])["codec"], "gzip".into());
         assert_eq!(produce(file, &variables, &["--codec", "gzip"])["deadline_ms"], 5.into());
+    }
+
+    #[test]
+    fn a_wrong_variable_that_an_option_names_is_told_with_its_name() {
+        let command = Cli::command();
+        for (name, value, line) in [
+            ("TAILWATER_SERVER", "no-port", &["stream", "ls"][..]),
+            ("TAILWATER_SERVER", "", &["produce", "s"]),
+            ("TAILWATER_CA", "", &["cache", "stats", "--cell", "c"]),
+            ("AWS_ENDPOINT_URL_SQS", "", &["queue", "ls"]),
+        ] {
+            let line = [&["tailwater"], line].concat();
+            let first = command.clone().ignore_errors(true).try_get_matches_from(line).expect("a line");
+            let variables = vec![(name.to_owned(), value.to_owned())];
+            let settings = CommandSettings { file: Table::new(), variables };
+            let error = settings.check_named(&command, &first).expect_err("it is wrong");
+            assert!(format!("{error:#}").starts_with(&format!("{name}: ")), "{error:#}");
+        }
+    }
+
+    #[test]
+    fn a_variable_does_not_count_where_its_option_is_typed() {
+        let command = Cli::command();
+        let line = ["tailwater", "--server", "127.0.0.1:1", "stream", "ls"];
+        let first = command.clone().ignore_errors(true).try_get_matches_from(line).expect("a line");
+        let variables = vec![("TAILWATER_SERVER".to_owned(), "no-port".to_owned())];
+        CommandSettings { file: Table::new(), variables }
+            .check_named(&command, &first)
+            .expect("it is not used");
     }
 
     #[test]

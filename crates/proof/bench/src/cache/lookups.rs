@@ -10,12 +10,12 @@ use bytes::Bytes;
 use serde::Serialize;
 use tailwater_cache::{Backends, Cell, CellConfig, Configuration, Lookup, LookupWay, Mode};
 use tailwater_env::Env;
+use tailwater_load::clusters::relay::{Gateway, Gateways};
 use tailwater_load::interrupt;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, round};
 use tailwater_load::system::{BackendProcess, Workspace, start_data_cell};
 
-use super::delayed::DelayedWay;
 use super::{CONFIG_ID, DATA_CELL, PercentilesUs};
 
 /// Room for some copies of the largest values.
@@ -99,9 +99,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let three = start_data_cell(&place("three")?, CAPACITY_BYTES)?;
     let single = start_data_cell(&place("single")?, CAPACITY_BYTES)?;
+    // A thread of their own, so that what is measured does not wait for them. Half of the delay is on the way back.
+    let ways = Gateways::new()?;
+    let slow = |backends: &[BackendProcess]| -> anyhow::Result<Gateway> {
+        let to = tcp_of(&backends[SLOW])?.trim_start_matches("tcp:").parse()?;
+        ways.open(to, Duration::from_millis(args.delay_ms) / 2)
+    };
+    let slow = [slow(&single)?, slow(&three)?];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (slow_replica, sizes) = runtime.block_on(async {
-        let slow_replica = slow_replica(args, &three, &single).await?;
+        let slow_replica = slow_replica(args, [&single[..1], &three], &slow).await?;
         anyhow::Ok((slow_replica, sizes(args, &three).await?))
     })?;
     let report = Report {
@@ -118,7 +125,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// A client of some backends over TCP, to one of which a slow way leads.
-async fn connect(mode: Mode, backends: &[BackendProcess], slow: Option<&DelayedWay>) -> anyhow::Result<Cell> {
+async fn connect(mode: Mode, backends: &[BackendProcess], slow: Option<&Gateway>) -> anyhow::Result<Cell> {
     let env = Env::real();
     let mut addresses = Vec::new();
     for (number, backend) in backends.iter().enumerate() {
@@ -167,17 +174,14 @@ async fn measure(args: &Args, cell: &Cell, key: &[Bytes; 1]) -> anyhow::Result<D
 
 async fn slow_replica(
     args: &Args,
-    three: &[BackendProcess],
-    single: &[BackendProcess],
+    [single, three]: [&[BackendProcess]; 2],
+    slow: &[Gateway; 2],
 ) -> anyhow::Result<Vec<SlowReplica>> {
-    let delay = Duration::from_millis(args.delay_ms);
     let mut line = ProgressLine::default();
     let mut measured = Vec::new();
-    for (mode, backends) in [(Mode::R1, &single[..1]), (Mode::R32, three)] {
-        let to = tcp_of(&backends[SLOW])?.trim_start_matches("tcp:").parse()?;
-        let way = DelayedWay::open(to, delay)?;
+    for (mode, backends, way) in [(Mode::R1, single, &slow[0]), (Mode::R32, three, &slow[1])] {
         let none_slow = connect(mode, backends, None).await?;
-        let one_slow = connect(mode, backends, Some(&way)).await?;
+        let one_slow = connect(mode, backends, Some(way)).await?;
         let key = set(&none_slow, args.value_bytes as usize).await?;
         let ways: &[LookupWay] = match mode {
             Mode::R32 => {

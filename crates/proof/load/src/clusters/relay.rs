@@ -63,7 +63,19 @@ impl Gateways {
     /// # Errors
     /// No port is free.
     pub fn open(&self, target: SocketAddr, delay: Duration) -> anyhow::Result<Gateway> {
-        let address = free_address()?;
+        self.open_at(free_address()?, target, delay)
+    }
+
+    /// The same at an address that is known.
+    ///
+    /// # Errors
+    /// The address is in use.
+    pub fn open_at(
+        &self,
+        address: SocketAddr,
+        target: SocketAddr,
+        delay: Duration,
+    ) -> anyhow::Result<Gateway> {
         let listener = self.runtime.block_on(TcpListener::bind(address));
         let listener = listener.with_context(|| format!("{address} can't be listened at"))?;
         let (is_cut, cut) = watch::channel(false);

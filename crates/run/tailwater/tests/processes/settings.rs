@@ -55,6 +55,10 @@ fn a_node_and_the_commands_that_talk_to_it_have_one_file_under_variables_under_f
     assert_eq!(says(&file, &variable, &flags, ""), "flag tea 4.20\n");
     let elsewhere = [("TAILWATER_SERVER", "127.0.0.1:1")];
     assert!(complains(&file, &elsewhere, &consume).contains("127.0.0.1:1"));
+    for wrong in ["no-port", ""] {
+        let told = complains(&file, &[("TAILWATER_SERVER", wrong)], &consume);
+        assert!(told.contains("tailwater: TAILWATER_SERVER: ") && !told.contains("panicked"), "{told}");
+    }
     let flags = [&["--server", &node.admin], &consume[..]].concat();
     assert_eq!(says(&file, &elsewhere, &flags, ""), "file tea 4.20\n");
 
