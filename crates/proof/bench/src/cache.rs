@@ -2,6 +2,7 @@
 //! if that is installed.
 
 mod lookups;
+mod protocol;
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use tailwater_load::stats::{Durations, PercentilesMs, round};
 use tailwater_load::system::{BackendProcess, Workspace, cpu_of_backends, start_data_cell};
 use tokio::runtime::Runtime;
 
-use crate::memcached::Memcached;
+use crate::memcached::{Memcached, TextClient};
 use crate::pingpong::core_to_core_ns;
 
 /// The data cell's name, as a node has it.
@@ -65,6 +66,8 @@ pub struct Args {
 enum CacheBench {
     /// The ways to look up by quorum: with one replica of three slow, and by the size of values.
     Lookups(lookups::Args),
+    /// memcached's protocol of a node, beside memcached itself.
+    Protocol(protocol::Args),
 }
 
 /// What it reports.
@@ -149,7 +152,7 @@ struct Figure {
     client_us: f64,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct PercentilesUs {
     p50: f64,
     p99: f64,
@@ -173,8 +176,10 @@ enum CacheOperation {
 
 /// Runs it.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    if let Some(CacheBench::Lookups(of)) = &args.of {
-        return lookups::run(of);
+    match args.of {
+        Some(CacheBench::Lookups(of)) => return lookups::run(&of),
+        Some(CacheBench::Protocol(of)) => return protocol::run(&of),
+        None => {}
     }
     ensure!(args.values >= HOT_KEYS, "at least {HOT_KEYS} values");
     interrupt::listen()?;
@@ -264,17 +269,19 @@ fn measure_memcached(
     capacity: u64,
     ours: &[Figure],
 ) -> anyhow::Result<Option<Peer>> {
-    let Some(mut server) = Memcached::start(capacity)? else {
+    // One thread is all that one connection uses.
+    let Some(server) = Memcached::start(capacity, 1)? else {
         eprintln!("memcached is not installed, so that nothing is compared: bench/peers/install memcached");
         return Ok(None);
     };
+    let mut client = TextClient::connect(server.address())?;
     let keys: Vec<Bytes> = (0..args.values).map(|i| Bytes::from(format!("bench-{i:010}"))).collect();
     let value = vec![7; args.value_bytes];
     let mut line = ProgressLine::default();
     line.show("filling memcached");
     for some in keys.chunks(FILL_BATCH) {
         interrupt::check()?;
-        server.set(some, &value)?;
+        client.set(some, &value)?;
     }
     let mut figures = Vec::new();
     for (operation, batches) in [("get", &[1, 8, 32][..]), ("set", &[1, 32])] {
@@ -287,8 +294,8 @@ fn measure_memcached(
                 let pid = server.pid();
                 let server_cpu = || cpu_of(pid).unwrap_or_default();
                 let calls = calls(args, keys, batch, server_cpu, async |some| match operation {
-                    "get" => Ok(server.get(some, args.value_bytes)?.misses as u64),
-                    _ => server.set(some, &value).map(|()| 0),
+                    "get" => Ok(client.get(some, args.value_bytes)?.misses as u64),
+                    _ => client.set(some, &value).map(|()| 0),
                 });
                 let (keys, calls) = (name, runtime.block_on(calls)?);
                 figures.push(PeerFigure { operation, keys, batch, calls });
@@ -311,7 +318,7 @@ fn measure_memcached(
         })
     });
     let ratios = ratios.collect();
-    Ok(Some(Peer { version: server.version().to_owned(), figures, ratios }))
+    Ok(Some(Peer { version: client.version()?, figures, ratios }))
 }
 
 /// Makes calls for as long as a figure takes, each for so many of `keys`; a call tells how many were missed.

@@ -1,11 +1,12 @@
-//! memcached beside a cell: its text protocol over TCP on the loopback, spoken as plainly as it can be.
+//! memcached's text protocol over TCP on the loopback, spoken as plainly as it can be; and memcached itself, beside a
+//! cell.
 //!
 //! One connection, one request after the other, as `bench cache` reads a cell. A batch of keys is one `get` with all
 //! of them; a batch of values is that many `set`s, written together before the first answer is read. memcached keeps
 //! one copy of a value, a cell with R=3.2 three.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -17,10 +18,14 @@ const START_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest line of an answer, in bytes: a key has at most 250.
 const LINE_BYTES_MAX: u64 = 4 << 10;
 
-/// A server of our own, and the one connection to it. Dropping it ends both.
+/// A memcached of our own. Dropping it ends it.
 pub struct Memcached {
     process: std::process::Child,
-    version: String,
+    address: SocketAddr,
+}
+
+/// A connection to a server that speaks its protocol.
+pub struct TextClient {
     answers: BufReader<TcpStream>,
     requests: TcpStream,
     buffer: Vec<u8>,
@@ -36,12 +41,12 @@ pub struct ValueFound {
 }
 
 impl Memcached {
-    /// Starts one with room for `capacity` bytes of values and one thread, which is all that one connection uses;
-    /// `None` if it is not installed.
-    pub fn start(capacity: u64) -> anyhow::Result<Option<Self>> {
+    /// Starts one with room for `capacity` bytes of values, and so many threads; `None` if it is not installed.
+    pub fn start(capacity: u64, threads: usize) -> anyhow::Result<Option<Self>> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let mut command = Command::new("memcached");
-        command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0", "-t", "1"]);
+        command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0"]);
+        command.args(["-t", &threads.to_string()]);
         // A value with its key is one item, and the largest item is 1 MiB unless told otherwise.
         command.args(["-m", &(capacity >> 20).max(64).to_string(), "-I", "8m"]);
         if rustix::process::getuid().is_root() {
@@ -62,24 +67,35 @@ impl Memcached {
             // It may have ended by itself.
             let _ = process.kill();
         }
-        let requests = listens?;
-        requests.set_nodelay(true)?;
-        let answers = BufReader::with_capacity(256 << 10, requests.try_clone()?);
-        let mut server = Self { process, version: String::new(), answers, requests, buffer: Vec::new() };
-        server.requests.write_all(b"version\r\n")?;
-        let answer = server.line()?;
-        server.version = answer.strip_prefix("VERSION ").unwrap_or(&answer).to_owned();
-        Ok(Some(server))
+        listens?;
+        Ok(Some(Self { process, address: (Ipv4Addr::LOCALHOST, port).into() }))
     }
 
-    /// What it says its version is.
-    pub fn version(&self) -> &str {
-        &self.version
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The server's process.
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+}
+
+impl TextClient {
+    /// Connects to a server.
+    pub fn connect(address: SocketAddr) -> anyhow::Result<Self> {
+        let requests = TcpStream::connect(address)?;
+        requests.set_nodelay(true)?;
+        let answers = BufReader::with_capacity(256 << 10, requests.try_clone()?);
+        Ok(Self { answers, requests, buffer: Vec::new() })
+    }
+
+    /// What the server says its version is.
+    pub fn version(&mut self) -> anyhow::Result<String> {
+        self.requests.write_all(b"version\r\n")?;
+        let answer = self.line()?;
+        Ok(answer.strip_prefix("VERSION ").unwrap_or(&answer).to_owned())
     }
 
     /// Sets every key to `value`.
@@ -160,12 +176,13 @@ mod tests {
 
     #[test]
     fn what_was_set_is_got_back_if_it_is_installed() {
-        let Some(mut server) = Memcached::start(64 << 20).expect("it starts") else {
+        let Some(server) = Memcached::start(64 << 20, 1).expect("it starts") else {
             eprintln!("memcached is not installed: nothing was tested");
             return;
         };
-        server.set(&["a", "b"], &[7; 5_000]).expect("stored");
-        assert_eq!(server.get(&["a", "c", "b"], 5_000).expect("answered"), ValueFound { hits: 2, misses: 1 });
-        assert!(server.get(&["a"], 4_999).is_err(), "a value of another length");
+        let mut client = TextClient::connect(server.address()).expect("connected");
+        client.set(&["a", "b"], &[7; 5_000]).expect("stored");
+        assert_eq!(client.get(&["a", "c", "b"], 5_000).expect("answered"), ValueFound { hits: 2, misses: 1 });
+        assert!(client.get(&["a"], 4_999).is_err(), "a value of another length");
     }
 }
