@@ -254,9 +254,10 @@ async fn run(shared: Arc<ProducerShared>, node: Arc<Node>, stream: Stream, expli
         let mut wake_at = shared.env.now() + CALL_DEADLINE;
         while under_way.len() < APPENDS_IN_FLIGHT_MAX {
             let mut state = shared.state.lock();
-            let batches = state.take_ready(shared.env.now());
+            let now = shared.env.now();
+            let batches = state.take_ready(now, under_way.len());
             if batches.is_empty() {
-                wake_at = state.next_deadline().unwrap_or(wake_at);
+                wake_at = state.next_deadline(now, under_way.len()).unwrap_or(wake_at);
                 break;
             }
             drop(state);

@@ -8,11 +8,15 @@
 //!   for a gap in the sequence. Counting those in flight is not enough: answers may overtake one another.
 //! - Until a batch of a shard is acknowledged, one is sent at a time: the shard does not know the producer yet, and
 //!   takes any sequence from it, so of two CALLs the later one could be first.
+//! - A batch that is begun while others of its shard are in flight grows until one is answered. Where answers take
+//!   long, as with a stream that is flushed now and then, it does not wait for one: a CALL in each
+//!   [`BATCHES_IN_FLIGHT_MAX`]th of the time that answers take carries such batches, while few CALLs are under way.
 //! - Every batch is acknowledged or failed exactly once, whatever way it leaves: [`Promise`].
 //! - A shard is in the schedule exactly while it has something that may be sent at some time: whatever changes
 //!   that ends in [`ProducerCore::reschedule`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_env::Instant;
@@ -31,6 +35,10 @@ use crate::limits::{
 /// Memory of a record beside its bytes, roughly: counted, so that empty records are bounded too.
 const RECORD_OVERHEAD: usize = 32;
 
+/// The least time between a CALL and the next one that is not due: acknowledgements of a node on this host that syncs
+/// to a quick disk come before, so nothing changes for its producers.
+const EARLY_AFTER_MIN: Duration = Duration::from_millis(2);
+
 /// Of the buffer's bound, the part that may be kept in builders of sealed batches for the next ones: enough that a
 /// producer of a thousand shards, which has an open batch for each, does not grow each of them from nothing.
 const BUILDERS_KEPT_PART: usize = 4;
@@ -48,6 +56,15 @@ pub(super) struct Sealed {
     /// What it counts against the buffer's bound.
     buffered: usize,
     since: Instant,
+    /// When it was last sent; when it was begun, if it was not.
+    sent_at: Instant,
+}
+
+/// Those of one CALL, and their bytes.
+#[derive(Default)]
+struct ReadyBatches {
+    batches: Vec<Sealed>,
+    bytes: usize,
 }
 
 /// What became of a batch.
@@ -101,6 +118,12 @@ pub(super) struct ProducerCore {
     shards: Vec<Shard>,
     /// Shards that have something to send, by the time at which they may.
     schedule: BTreeSet<(Instant, u32)>,
+    /// Shards with a batch that grows until an answer is there, though it may be sent.
+    growing: BTreeSet<u32>,
+    /// When those are sent, if no answer has come.
+    early_at: Instant,
+    /// From when a batch is sent to its acknowledgement, smoothed.
+    ack_time: Duration,
     /// For the next batches: their memory has been there before. The last one to be used is the first to be again.
     builders: Vec<BatchBuilder>,
     /// Memory that they keep, in bytes.
@@ -140,6 +163,9 @@ impl ProducerCore {
             identity,
             shards: (0..shards).map(|_| Shard::default()).collect(),
             schedule: BTreeSet::new(),
+            growing: BTreeSet::new(),
+            early_at: Instant::default(),
+            ack_time: Duration::ZERO,
             builders: Vec::new(),
             builders_bytes: 0,
             buffered: 0,
@@ -233,35 +259,64 @@ impl ProducerCore {
         Ok((ack, self.reschedule(shard)))
     }
 
-    /// The batches of the next append CALL; empty if none may be sent.
-    pub(super) fn take_ready(&mut self, now: Instant) -> Vec<Sealed> {
-        let (mut ready, mut bytes) = (Vec::new(), 0);
-        while let Some(&(at, number)) = self.schedule.first() {
-            if at > now {
+    /// The batches of the next append CALL; empty if none may be sent. So many CALLs are under way.
+    pub(super) fn take_ready(&mut self, now: Instant, calls: usize) -> Vec<Sealed> {
+        let mut ready = ReadyBatches::default();
+        while let Some(&(_, number)) = self.schedule.first().filter(|(at, _)| *at <= now) {
+            if !self.take_next(number, now, &mut ready) {
                 break;
             }
-            self.take_back(number);
-            if self.shards[number as usize].queue.is_empty() {
-                self.seal(number);
-            }
-            let shard = &mut self.shards[number as usize];
-            let len = shard.queue.front().expect("what is due has something to send").bytes.len();
-            if ready.len() == APPEND_ITEMS_MAX || (bytes > 0 && bytes + len > CALL_BYTES_TARGET) {
-                break;
-            }
-            bytes += len;
-            let batch = shard.queue.pop_front().expect("just seen");
-            shard.in_flight += 1;
-            shard.sent.insert(batch.order);
-            ready.push(batch);
-            self.reschedule(number);
         }
-        ready
+        while self.may_be_early(calls)
+            && now >= self.early_at
+            && let Some(number) = self.growing.first().copied()
+        {
+            if !self.take_next(number, now, &mut ready) {
+                break;
+            }
+        }
+        if !ready.batches.is_empty() {
+            let share = self.ack_time / BATCHES_IN_FLIGHT_MAX as u32;
+            self.early_at = now + share.max(self.config.linger).max(EARLY_AFTER_MIN);
+        }
+        ready.batches
     }
 
-    /// When a batch may be sent, if there is one.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.schedule.first().map(|(at, _)| *at)
+    /// Adds a shard's next batch to a CALL; `false` if there is no room.
+    fn take_next(&mut self, number: u32, now: Instant, ready: &mut ReadyBatches) -> bool {
+        self.take_back(number);
+        if self.shards[number as usize].queue.is_empty() {
+            self.seal(number);
+        }
+        let shard = &mut self.shards[number as usize];
+        let len = shard.queue.front().expect("what is due has something to send").bytes.len();
+        let is_full = ready.bytes > 0 && ready.bytes + len > CALL_BYTES_TARGET;
+        if ready.batches.len() == APPEND_ITEMS_MAX || is_full {
+            self.reschedule(number);
+            return false;
+        }
+        ready.bytes += len;
+        let mut batch = shard.queue.pop_front().expect("just seen");
+        batch.sent_at = now;
+        shard.in_flight += 1;
+        shard.sent.insert(batch.order);
+        ready.batches.push(batch);
+        self.reschedule(number);
+        true
+    }
+
+    /// When a batch may be sent, if there is one, with so many CALLs under way. A batch that is begun later may have to
+    /// be sent before [`ProducerCore::put`] says so.
+    pub(super) fn next_deadline(&self, now: Instant, calls: usize) -> Option<Instant> {
+        let early = Some(self.early_at).filter(|at| self.may_be_early(calls) && *at > now);
+        let scheduled = self.schedule.first().map(|(at, _)| *at);
+        scheduled.into_iter().chain(early).min()
+    }
+
+    /// Whether a CALL may go that is not due. Where many are under way there is so much to send that batches had
+    /// better grow.
+    fn may_be_early(&self, calls: usize) -> bool {
+        (1..BATCHES_IN_FLIGHT_MAX).contains(&calls)
     }
 
     /// Takes in what became of batches.
@@ -275,6 +330,7 @@ impl ProducerCore {
             match outcome {
                 Outcome::Acked(base_offset) => {
                     shard.is_known = true;
+                    self.ack_time = (self.ack_time * 7 + now.since(batch.sent_at)) / 8;
                     self.troubles.remove(&number);
                     self.finish(batch, |count| Ok((base_offset, count)));
                 }
@@ -341,13 +397,31 @@ impl ProducerCore {
         Some(since.max(shard.retry_at))
     }
 
-    /// Puts the shard where it belongs in the schedule; whether that is earlier than it was.
+    /// When the batch was begun that grows until an answer is there, though it may be sent.
+    fn grows_since(&self, number: u32) -> Option<Instant> {
+        let shard = &self.shards[number as usize];
+        let has_others = shard.in_flight > 0 && shard.back.is_empty() && shard.queue.is_empty();
+        let is_near =
+            shard.sent.first().is_none_or(|first| shard.next_order < first + BATCHES_IN_FLIGHT_MAX as u64);
+        let may_go = self.identity.is_some() && shard.is_known && has_others && is_near;
+        Some(shard.open.as_ref().filter(|_| may_go)?.since)
+    }
+
+    /// Puts the shard where it belongs in the schedule; whether the sender has to look sooner than it was going to.
     fn reschedule(&mut self, number: u32) -> bool {
         let wanted = self.may_send_at(number);
+        let grows_since = wanted.map_or_else(|| self.grows_since(number), |_| None);
+        let is_overdue = match grows_since {
+            Some(since) => self.growing.insert(number) && since >= self.early_at,
+            None => {
+                self.growing.remove(&number);
+                false
+            }
+        };
         let shard = &mut self.shards[number as usize];
         let before = std::mem::replace(&mut shard.scheduled, wanted);
         if before == wanted {
-            return false;
+            return is_overdue;
         }
         if let Some(at) = before {
             self.schedule.remove(&(at, number));
@@ -355,7 +429,7 @@ impl ProducerCore {
         if let Some(at) = wanted {
             self.schedule.insert((at, number));
         }
-        wanted.is_some_and(|at| before.is_none_or(|before| at < before))
+        is_overdue || wanted.is_some_and(|at| before.is_none_or(|before| at < before))
     }
 
     fn seal(&mut self, number: u32) {
@@ -385,6 +459,7 @@ impl ProducerCore {
             count,
             buffered: open.buffered,
             since: open.since,
+            sent_at: open.since,
         });
     }
 

@@ -26,6 +26,8 @@ fn refused(code: CallErrorCode) -> Error {
 struct Rig {
     state: ProducerCore,
     now: Instant,
+    /// CALLs that the sender says are under way.
+    calls: usize,
     node: Vec<NodeShard>,
     acks: Vec<(u32, Vec<u8>, Ack)>,
 }
@@ -46,6 +48,7 @@ impl Rig {
         Self {
             state: ProducerCore::new(3, APPEND_BYTES_MAX, config, identity),
             now: at(1_000),
+            calls: 0,
             node,
             acks: Vec::new(),
         }
@@ -66,7 +69,7 @@ impl Rig {
     }
 
     fn take(&mut self) -> Vec<Sealed> {
-        let taken = self.state.take_ready(self.now);
+        let taken = self.state.take_ready(self.now, self.calls);
         let bytes: usize = taken.iter().map(|batch| batch.bytes.len()).sum();
         assert!(taken.len() <= 1 || bytes <= CALL_BYTES_TARGET);
         taken
@@ -124,7 +127,7 @@ impl Rig {
             let batches = self.take();
             if !batches.is_empty() {
                 self.answer(batches);
-            } else if let Some(at) = self.state.next_deadline() {
+            } else if let Some(at) = self.state.next_deadline(self.now, self.calls) {
                 assert!(at > self.now, "what is due is taken");
                 self.now = at;
             } else {
@@ -176,6 +179,68 @@ fn alone_a_record_goes_at_once_and_under_load_batches_grow() {
 }
 
 #[test]
+fn where_answers_take_long_a_batch_goes_before_the_answer_in_a_fifth_of_their_time() {
+    let mut rig = Rig::known(config());
+    // Acknowledgements take 50 ms.
+    for _ in 0..64 {
+        rig.put(0, b"slow");
+        let batches = rig.take();
+        rig.now = rig.now + Duration::from_millis(50);
+        rig.answer(batches);
+    }
+    assert!(rig.put(0, b"first"));
+    let mut sent = vec![(rig.now, rig.take())];
+    for _ in 0..40 {
+        rig.now = rig.now + Duration::from_millis(1);
+        rig.calls = sent.len();
+        rig.put(0, b"more");
+        let batches = rig.take();
+        if !batches.is_empty() {
+            sent.push((rig.now, batches));
+        }
+    }
+    assert_eq!(sent.len(), 5, "one at once, and four in 40 ms");
+    for both in sent.windows(2) {
+        let between = both[1].0.since(both[0].0);
+        assert!((9..=11).contains(&between.as_millis()), "{between:?}");
+    }
+    sent.into_iter().for_each(|(_, batches)| rig.answer(batches));
+    rig.calls = 0;
+    rig.settle_in_order();
+}
+
+#[test]
+fn a_record_that_comes_late_behind_a_slow_answer_wakes_the_sender() {
+    let mut rig = Rig::known(config());
+    rig.put(0, b"first");
+    let first = rig.take();
+    rig.calls = 1;
+    let early = rig.state.next_deadline(rig.now, rig.calls).expect("it looks again before the answer");
+    rig.now = early;
+    assert!(rig.take().is_empty(), "there is nothing");
+    assert_eq!(rig.state.next_deadline(rig.now, rig.calls), None);
+    assert!(rig.put(0, b"second"), "nobody else tells the sender of it");
+    let second = rig.take();
+    assert_eq!(second.len(), 1);
+    rig.answer(first);
+    rig.answer(second);
+    rig.settle_in_order();
+}
+
+#[test]
+fn with_many_calls_under_way_batches_grow_as_there_is_much_to_send() {
+    let mut rig = Rig::known(config());
+    rig.put(0, b"first");
+    let first = rig.take();
+    rig.put(0, b"more");
+    (rig.calls, rig.now) = (BATCHES_IN_FLIGHT_MAX, at(60_000));
+    assert!(rig.take().is_empty());
+    assert_eq!(rig.state.next_deadline(rig.now, rig.calls), None, "the answer makes the sender look again");
+    rig.answer(first);
+    rig.settle_in_order();
+}
+
+#[test]
 fn full_batches_do_not_wait_for_answers_up_to_as_many_as_the_node_remembers() {
     let mut rig = Rig::known(config());
     let mut taken = Vec::new();
@@ -212,7 +277,7 @@ fn a_batch_that_fills_up_while_it_lingers_goes_at_once() {
     let mut rig = Rig::new(ProducerSettings { linger: Duration::from_millis(100), ..config() });
     assert!(rig.put(0, b"first"));
     assert!(rig.take().is_empty());
-    assert_eq!(rig.state.next_deadline(), Some(at(1_100)));
+    assert_eq!(rig.state.next_deadline(rig.now, rig.calls), Some(at(1_100)));
     assert!(!rig.put(0, b"second"));
     assert!(rig.put(0, &[0; 300]), "the sender is woken before the time");
     assert_eq!(rig.take().len(), 1);
@@ -265,7 +330,7 @@ fn batches_are_no_longer_than_the_stream_takes_and_a_record_that_can_not_fit_is_
     state.flush();
     let mut records = 0;
     loop {
-        let ready = state.take_ready(at(1_000_000));
+        let ready = state.take_ready(at(1_000_000), 0);
         if ready.is_empty() {
             break;
         }
@@ -311,9 +376,9 @@ fn one_call_carries_many_shards_and_no_more_than_a_node_takes() {
     for shard in 0..shards {
         drop(state.put(|| at(0), 5, shard, None, b"value").expect("there is room"));
     }
-    assert_eq!(state.take_ready(at(0)).len(), APPEND_ITEMS_MAX);
-    assert_eq!(state.take_ready(at(0)).len(), APPEND_ITEMS_MAX / 2);
-    assert!(state.take_ready(at(0)).is_empty());
+    assert_eq!(state.take_ready(at(0), 0).len(), APPEND_ITEMS_MAX);
+    assert_eq!(state.take_ready(at(0), 0).len(), APPEND_ITEMS_MAX / 2);
+    assert!(state.take_ready(at(0), 0).is_empty());
 }
 
 #[test]
@@ -327,7 +392,7 @@ fn a_refusal_that_may_pass_is_followed_by_the_same_batches_in_order() {
     let sequences: Vec<Bytes> = first.iter().map(|batch| batch.bytes.clone()).collect();
     rig.refuse(first, CallErrorCode::Overloaded);
     assert!(rig.take().is_empty(), "after a pause");
-    rig.now = rig.state.next_deadline().expect("it is tried again");
+    rig.now = rig.state.next_deadline(rig.now, rig.calls).expect("it is tried again");
     assert_eq!(rig.now, at(1_000) + RETRY_PAUSE);
     let again = rig.take();
     assert!(again.iter().map(|batch| &batch.bytes).eq(&sequences), "the same bytes, with the same sequences");
@@ -463,7 +528,7 @@ fn a_failure_for_good_fails_what_is_behind_it_and_closes_the_producer() {
     assert!(matches!(rig.acks[12].2.try_result(), Some(Ok(_))));
     rig.refuse(batches, CallErrorCode::Overloaded);
     assert!(rig.acks.iter().all(|(_, _, ack)| ack.try_result().is_some()));
-    assert_eq!((rig.state.buffered, rig.state.next_deadline()), (0, None));
+    assert_eq!((rig.state.buffered, rig.state.next_deadline(rig.now, rig.calls)), (0, None));
     assert!(rig.state.is_flushed(u64::MAX));
 }
 
@@ -472,7 +537,7 @@ fn a_node_that_does_not_come_back_is_given_up_at_the_deadline() {
     let mut rig = Rig::new(ProducerSettings { deadline: Duration::from_secs(2), ..config() });
     rig.put(0, b"value");
     while rig.acks[0].2.try_result().is_none() {
-        rig.now = rig.now.max(rig.state.next_deadline().expect("it is tried again"));
+        rig.now = rig.now.max(rig.state.next_deadline(rig.now, rig.calls).expect("it is tried again"));
         let batches = rig.take();
         assert_eq!(batches.len(), 1);
         rig.refuse(batches, CallErrorCode::Unavailable);
