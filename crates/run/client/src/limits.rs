@@ -32,7 +32,10 @@ pub const CELLS_REST_AFTER: Duration = Duration::from_secs(3);
 pub const BATCHES_IN_FLIGHT_MAX: usize = 5;
 
 /// Append CALLs under way at once; each carries the ready batches of any number of shards.
-pub const APPENDS_IN_FLIGHT_MAX: usize = 8;
+pub const APPENDS_IN_FLIGHT_MAX: usize = 24;
+
+/// Of these, how many go without a pause between them. With more, records wait so that a CALL carries more of them.
+pub const APPENDS_UNPACED: usize = 8;
 
 /// Bytes of batches that one append CALL is filled to; the node takes CALLs of 8 MiB.
 pub const CALL_BYTES_TARGET: usize = 4 << 20;

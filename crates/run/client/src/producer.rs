@@ -36,7 +36,7 @@ use tailwater_format::call::{
 use tokio::sync::Notify;
 
 use crate::connection::Node;
-use crate::limits::{APPENDS_IN_FLIGHT_MAX, CALL_DEADLINE};
+use crate::limits::CALL_DEADLINE;
 use crate::{Error, Stream};
 pub use ack::{Ack, Acked};
 use state::{Outcome, ProducerCore, Sealed};
@@ -252,7 +252,7 @@ async fn run(shared: Arc<ProducerShared>, node: Arc<Node>, stream: Stream, expli
     let mut under_way: FuturesUnordered<BoxFuture<'static, SentBatch>> = FuturesUnordered::new();
     loop {
         let mut wake_at = shared.env.now() + CALL_DEADLINE;
-        while under_way.len() < APPENDS_IN_FLIGHT_MAX {
+        loop {
             let mut state = shared.state.lock();
             let now = shared.env.now();
             let batches = state.take_ready(now, under_way.len());

@@ -64,6 +64,8 @@ fn heading(part: PagePart) -> &'static str {
         PagePart::SharedMemory => "The log: consumers in shared memory",
         PagePart::Tcp => "The log: consumers over TCP",
         PagePart::Kafka => "Kafka's protocol",
+        PagePart::Ledgers => "Streams in ledgers",
+        PagePart::Cache => "The cache",
         PagePart::Broadcast => "Broadcasts",
         PagePart::Regions => "Broadcasts in simulated time",
         PagePart::Queues => "Queues",

@@ -28,6 +28,10 @@ pub enum PagePart {
     Tcp,
     /// Kafka's protocol.
     Kafka,
+    /// Streams in ledgers, and the client of BookKeeper.
+    Ledgers,
+    /// The cache by itself.
+    Cache,
     /// Broadcasts on real processes.
     Broadcast,
     /// Broadcasts in simulated time.

@@ -11,6 +11,8 @@
 //! - A batch that is begun while others of its shard are in flight grows until one is answered. Where answers take
 //!   long, as with a stream that is flushed now and then, it does not wait for one: a CALL in each
 //!   [`BATCHES_IN_FLIGHT_MAX`]th of the time that answers take carries such batches, while few CALLs are under way.
+//! - CALLs beyond [`APPENDS_UNPACED`] go one after the other, spread over the time that answers take: a shard that has
+//!   nothing in flight does not wait for the answers of others, and where answers come soon CALLs gather more.
 //! - Every batch is acknowledged or failed exactly once, whatever way it leaves: [`Promise`].
 //! - A shard is in the schedule exactly while it has something that may be sent at some time: whatever changes
 //!   that ends in [`ProducerCore::reschedule`].
@@ -29,7 +31,8 @@ use super::ack::{Ack, Promise};
 use super::{Partitioner, ProducerSettings, Trouble, shard_of_key};
 use crate::Error;
 use crate::limits::{
-    BATCH_BYTES_TARGET_MAX, BATCHES_IN_FLIGHT_MAX, CALL_BYTES_TARGET, RECORD_BYTES_MAX, RETRY_PAUSE,
+    APPENDS_IN_FLIGHT_MAX, APPENDS_UNPACED, BATCH_BYTES_TARGET_MAX, BATCHES_IN_FLIGHT_MAX, CALL_BYTES_TARGET,
+    RECORD_BYTES_MAX, RETRY_PAUSE,
 };
 
 /// Memory of a record beside its bytes, roughly: counted, so that empty records are bounded too.
@@ -38,6 +41,12 @@ const RECORD_OVERHEAD: usize = 32;
 /// The least time between a CALL and the next one that is not due: acknowledgements of a node on this host that syncs
 /// to a quick disk come before, so nothing changes for its producers.
 const EARLY_AFTER_MIN: Duration = Duration::from_millis(2);
+
+/// The least time between CALLs beyond [`APPENDS_UNPACED`].
+const PACED_AFTER_MIN: Duration = Duration::from_millis(4);
+
+/// The longest time to an acknowledgement of late gets shorter by this part with each acknowledgement.
+const ACK_TIME_KEPT: u32 = 32;
 
 /// Of the buffer's bound, the part that may be kept in builders of sealed batches for the next ones: enough that a
 /// producer of a thousand shards, which has an open batch for each, does not grow each of them from nothing.
@@ -122,7 +131,9 @@ pub(super) struct ProducerCore {
     growing: BTreeSet<u32>,
     /// When those are sent, if no answer has come.
     early_at: Instant,
-    /// From when a batch is sent to its acknowledgement, smoothed.
+    /// When the next CALL may go, if many are under way.
+    next_paced_at: Instant,
+    /// From when a batch is sent to its acknowledgement: the longest of late.
     ack_time: Duration,
     /// For the next batches: their memory has been there before. The last one to be used is the first to be again.
     builders: Vec<BatchBuilder>,
@@ -165,6 +176,7 @@ impl ProducerCore {
             schedule: BTreeSet::new(),
             growing: BTreeSet::new(),
             early_at: Instant::default(),
+            next_paced_at: Instant::default(),
             ack_time: Duration::ZERO,
             builders: Vec::new(),
             builders_bytes: 0,
@@ -262,6 +274,9 @@ impl ProducerCore {
     /// The batches of the next append CALL; empty if none may be sent. So many CALLs are under way.
     pub(super) fn take_ready(&mut self, now: Instant, calls: usize) -> Vec<Sealed> {
         let mut ready = ReadyBatches::default();
+        if self.may_call_at(calls).is_none_or(|at| at > now) {
+            return ready.batches;
+        }
         while let Some(&(_, number)) = self.schedule.first().filter(|(at, _)| *at <= now) {
             if !self.take_next(number, now, &mut ready) {
                 break;
@@ -278,6 +293,8 @@ impl ProducerCore {
         if !ready.batches.is_empty() {
             let share = self.ack_time / BATCHES_IN_FLIGHT_MAX as u32;
             self.early_at = now + share.max(self.config.linger).max(EARLY_AFTER_MIN);
+            let share = self.ack_time / (APPENDS_IN_FLIGHT_MAX - APPENDS_UNPACED) as u32;
+            self.next_paced_at = now + share.max(PACED_AFTER_MIN);
         }
         ready.batches
     }
@@ -308,9 +325,19 @@ impl ProducerCore {
     /// When a batch may be sent, if there is one, with so many CALLs under way. A batch that is begun later may have to
     /// be sent before [`ProducerCore::put`] says so.
     pub(super) fn next_deadline(&self, now: Instant, calls: usize) -> Option<Instant> {
+        let may_call_at = self.may_call_at(calls)?;
         let early = Some(self.early_at).filter(|at| self.may_be_early(calls) && *at > now);
-        let scheduled = self.schedule.first().map(|(at, _)| *at);
+        let scheduled = self.schedule.first().map(|(at, _)| (*at).max(may_call_at));
         scheduled.into_iter().chain(early).min()
+    }
+
+    /// From when on there may be one more CALL, if any may before another one is answered.
+    fn may_call_at(&self, calls: usize) -> Option<Instant> {
+        match calls {
+            0..APPENDS_UNPACED => Some(Instant::default()),
+            APPENDS_UNPACED..APPENDS_IN_FLIGHT_MAX => Some(self.next_paced_at),
+            _ => None,
+        }
     }
 
     /// Whether a CALL may go that is not due. Where many are under way there is so much to send that batches had
@@ -330,7 +357,9 @@ impl ProducerCore {
             match outcome {
                 Outcome::Acked(base_offset) => {
                     shard.is_known = true;
-                    self.ack_time = (self.ack_time * 7 + now.since(batch.sent_at)) / 8;
+                    // Those that are answered together were sent one after the other: the first of them tells.
+                    let took = now.since(batch.sent_at);
+                    self.ack_time = took.max(self.ack_time - self.ack_time / ACK_TIME_KEPT);
                     self.troubles.remove(&number);
                     self.finish(batch, |count| Ok((base_offset, count)));
                 }

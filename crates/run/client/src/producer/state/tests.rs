@@ -241,6 +241,36 @@ fn with_many_calls_under_way_batches_grow_as_there_is_much_to_send() {
 }
 
 #[test]
+fn with_slow_answers_shards_do_not_wait_for_those_of_others_and_calls_are_spread() {
+    let mut rig = Rig::known(config());
+    for _ in 0..64 {
+        rig.put(0, b"slow");
+        let batches = rig.take();
+        rig.now = rig.now + Duration::from_millis(160);
+        rig.answer(batches);
+    }
+    rig.calls = APPENDS_UNPACED - 1;
+    rig.put(0, b"at once");
+    let mut sent = rig.take();
+    assert_eq!(sent.len(), 1);
+    rig.put(1, b"a little later");
+    rig.calls += 1;
+    assert!(rig.take().is_empty());
+    let next = rig.state.next_deadline(rig.now, rig.calls).expect("before an answer is there");
+    assert_eq!(next.since(rig.now), Duration::from_millis(10), "a sixteenth");
+    rig.now = next;
+    sent.extend(rig.take());
+    assert_eq!(sent.len(), 2);
+    rig.put(2, b"with an answer");
+    (rig.calls, rig.now) = (APPENDS_IN_FLIGHT_MAX, at(60_000));
+    assert!(rig.take().is_empty());
+    assert_eq!(rig.state.next_deadline(rig.now, rig.calls), None);
+    rig.calls = 0;
+    rig.answer(sent);
+    rig.settle_in_order();
+}
+
+#[test]
 fn full_batches_do_not_wait_for_answers_up_to_as_many_as_the_node_remembers() {
     let mut rig = Rig::known(config());
     let mut taken = Vec::new();
