@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tailwater_format::call::{CopiedShard, CopyEntries, CopyFrom, CopyNext};
 use tailwater_format::limits::OFFSET_MAX;
 use tailwater_format::{
-    ENTRY_HEADER_BYTES, Offset, ShardId, ShardNumber, StreamId, Tail, batches, parse_entry_header,
+    AppendedTo, ENTRY_HEADER_BYTES, Offset, ShardId, ShardNumber, StreamId, Tail, batches, parse_entry_header,
 };
 
 use crate::hop::CopiedEntry;
@@ -56,7 +56,7 @@ struct CopyPlace {
     /// What was removed is being removed here, too.
     is_truncating: bool,
     /// Offset after the last record that the log was given.
-    next: Offset,
+    next: AppendedTo<Offset>,
     /// Where it begins.
     start: Offset,
     /// Where the cluster above begins.
@@ -89,7 +89,7 @@ impl Follow {
             is_to_be_told: false,
             telling: None,
             is_truncating: false,
-            next: tail.next_offset,
+            next: AppendedTo::new(tail.next_offset),
             start: tail.log_start,
             wanted_start: tail.log_start,
         };
@@ -124,7 +124,7 @@ impl Follow {
             let resumes = place.flow == ShardFlow::Resumes;
             (place.is_to_be_told, place.telling) = (false, Some(resumes));
             if resumes {
-                question.from.push(CopyFrom { shard, next_offset: place.next.0 });
+                question.from.push(CopyFrom { shard, next_offset: place.next.get().0 });
             } else {
                 question.hold.push(shard);
             }
@@ -158,7 +158,8 @@ impl Follow {
     pub(crate) fn resume(&mut self, shard: ShardNumber, next: Offset, start: Offset) {
         if let Some(place) = self.places.get_mut(shard.0 as usize) {
             (place.flow, place.is_to_be_told) = (ShardFlow::Resumes, true);
-            (place.next, place.start) = (next, start);
+            // What was lost comes again, so it may be before where it was.
+            (place.next, place.start) = (AppendedTo::new(next), start);
         }
     }
 
@@ -223,7 +224,7 @@ impl Follow {
             ));
         }
         let log_start = Offset(news.log_start);
-        let (before, mut rest) = (place.next, news.entries.clone());
+        let mut rest = news.entries.clone();
         steps.push(FollowStep::Told(CopiedShard { entries: Bytes::new(), ..news }));
         if place.flow != ShardFlow::Flowing {
             return Ok(());
@@ -234,16 +235,17 @@ impl Follow {
                 return Err(format!("an entry of {} bytes in {}", header.len, rest.len()));
             }
             let entry = rest.split_to(header.len as usize);
-            if header.next_offset() <= place.next {
+            let next = place.next.get();
+            if header.next_offset() <= next {
                 continue;
             }
-            if header.base_offset > place.next {
-                if log_start <= place.next {
-                    return Err(format!("offsets {} to {} are missing", place.next, header.base_offset));
+            if header.base_offset > next {
+                if log_start <= next {
+                    return Err(format!("offsets {next} to {} are missing", header.base_offset));
                 }
                 steps.push(FollowStep::Begin(shard, header.base_offset));
             }
-            place.next = header.next_offset();
+            place.next.advance(header.next_offset());
             let copied = CopiedEntry {
                 shard: index,
                 next_offset: header.next_offset(),
@@ -254,16 +256,11 @@ impl Follow {
             steps.push(FollowStep::Append(shard, entry, copied));
         }
         // All there ever was is removed.
-        if log_start > place.next {
+        if log_start > place.next.get() {
             steps.push(FollowStep::Begin(shard, log_start));
-            place.next = log_start;
+            place.next.advance(log_start);
         }
         place.wanted_start = place.wanted_start.max(log_start);
-        assert!(
-            before <= place.next && log_start <= place.next,
-            "{shard}: it is copied forward, from {before} to {} with a log from {log_start}",
-            place.next
-        );
         Ok(())
     }
 

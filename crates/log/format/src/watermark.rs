@@ -8,6 +8,9 @@
 //! Outside of the source's cluster the order does not hold, and a cell may have bytes of a copy before its disk. Two
 //! things there are of these types all the same: the copy's own disk, whose order is that of any disk, and how far its
 //! cells' writer has bytes, for which `durable` is what is durable at the source. Their fields say so.
+//!
+//! A [`crate::Tail`] has plain positions: it is what was told of a shard, nobody advances it, and with duelling writers
+//! what is told goes back. Whoever shows or hears one asserts what he knows of its order.
 
 use std::fmt::Display;
 

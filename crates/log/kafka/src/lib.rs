@@ -27,6 +27,8 @@ mod errors;
 pub mod fuzz;
 mod groups;
 mod internal;
+#[cfg(test)]
+mod moved;
 mod nodes;
 mod pace;
 mod replicas;

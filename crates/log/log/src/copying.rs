@@ -154,7 +154,7 @@ impl Log {
         let tail = &view.tail;
         let mut read =
             ReadEntries { log_start: tail.log_start, next_offset: tail.next_offset, ..Default::default() };
-        let end = tail.next_offset.max(view.copyable_next);
+        let end = tail.next_offset.max(view.copyable_next.get());
         if cursor.offset > end {
             return Err(ReadError::BeyondEnd { end });
         }
@@ -224,11 +224,12 @@ impl Log {
         bytes_max: usize,
         read: &mut ReadEntries,
     ) -> Result<bool, ReadError> {
-        if cursor.offset >= view.copyable_next {
+        let copyable_next = view.copyable_next.get();
+        if cursor.offset >= copyable_next {
             return Ok(false);
         }
         let shared = self.shared_view(cursor.shard)?;
-        let found = shared.newest().lock().entries_from(cursor.offset, view.copyable_next, bytes_max);
+        let found = shared.newest().lock().entries_from(cursor.offset, copyable_next, bytes_max);
         let Some((entries, behind)) = found.filter(|(entries, _)| !entries.is_empty()) else {
             return Ok(false);
         };

@@ -26,6 +26,8 @@ pub struct Fetched {
     pub bytes: usize,
     /// Bytes of the memory that is kept as long as they are.
     pub memory: usize,
+    /// Offset after the last of them; `None` if there is none.
+    pub next_offset: Option<Offset>,
 }
 
 /// Batches that are being gathered.
@@ -72,6 +74,7 @@ impl Gathered {
                 return Ok(false);
             }
             end = at;
+            self.fetched.next_offset = Some(header.next_offset());
         }
         if let Some(begin) = begin {
             self.push(body, begin, end);

@@ -134,7 +134,7 @@ impl Hot {
 
 #[cfg(test)]
 mod tests {
-    use tailwater_format::{ShardId, ShardNumber, StreamId, TransactionId};
+    use tailwater_format::{ShardId, ShardNumber, StreamId};
 
     use super::*;
     use crate::config::StreamConfig;
@@ -149,14 +149,7 @@ mod tests {
     fn view(number: u32) -> Arc<SharedView> {
         let shard = ShardId { stream: StreamId(uuid::Uuid::from_u128(1)), shard: ShardNumber(number) };
         let config = Arc::new(StreamConfig::default());
-        let shard = Shard::new(shard, config, 1, Recovered::default(), Producers::default());
-        SharedView::new(View {
-            shard: shard.id(),
-            tail: shard.tail(),
-            transaction_id: TransactionId(-1),
-            copyable_next: Offset(0),
-            completed: Arc::new([]),
-        })
+        SharedView::new(View::of(&Shard::new(shard, config, 1, Recovered::default(), Producers::default())))
     }
 
     fn lens(newest: &HotNewest, offset: u64, bytes_max: usize) -> Option<Vec<usize>> {

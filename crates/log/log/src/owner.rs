@@ -560,16 +560,7 @@ impl Owner {
 
     /// Shows what changed, then does what the shard put out, but for an entry, which is answered.
     fn perform(&mut self, owned: &mut Owned, changed: ViewChange) -> Option<Write> {
-        for output in &self.out {
-            if let Output::Extend { base_offset, bytes, tail, was_taken: false, .. } = output {
-                owned.view.keep(&self.needs.hot, *base_offset, tail.next_offset, bytes);
-            }
-        }
-        if changed.tail || changed.list {
-            let completed = changed.list.then(|| owned.shard.completed().copied().collect());
-            let shard = &owned.shard;
-            owned.view.set(shard.tail(), shard.acked_transaction_id(), shard.copyable_next(), completed);
-        }
+        owned.view.show(&self.needs.hot, &owned.shard, changed, &self.out);
         let mut write = None;
         for output in self.out.drain(..) {
             match output {
@@ -594,9 +585,8 @@ impl Owner {
                     self.needs.counters.answered(&result);
                     waiter.answer(result);
                 }
-                Output::Took { base_offset, next_offset, bytes } => {
-                    owned.view.keep_ahead(&self.needs.hot, base_offset, next_offset, &bytes);
-                }
+                // It is shown.
+                Output::Took { .. } => {}
                 Output::Ahead { segment, bytes, source_durable, accepted_at } => {
                     self.needs.tail.extend_ahead(segment, &bytes, source_durable, accepted_at);
                 }

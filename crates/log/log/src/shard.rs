@@ -207,6 +207,7 @@ pub struct Shard {
 
     tail_changed: bool,
     list_changed: bool,
+    taken_back: bool,
 }
 
 /// How often producers are looked through for those to forget.
@@ -278,6 +279,7 @@ impl Shard {
             empty: Vec::new(),
             tail_changed: true,
             list_changed: true,
+            taken_back: false,
         }
     }
 
@@ -322,6 +324,7 @@ impl Shard {
         ViewChange {
             tail: std::mem::take(&mut self.tail_changed),
             list: std::mem::take(&mut self.list_changed),
+            taken_back: std::mem::take(&mut self.taken_back),
         }
     }
 
@@ -875,7 +878,7 @@ impl Shard {
         if self.is_copy {
             self.show_coming();
         }
-        self.tail_changed = true;
+        (self.tail_changed, self.taken_back) = (true, true);
         out.push(Output::Update(self.tail()));
     }
 

@@ -54,8 +54,13 @@ fn prose_in_documents_is_at_most_150_columns_wide() {
     none_of(&found);
 }
 
-/// What no sentence of a document begins with: the subject comes first.
+/// What no sentence of a document, or of a command's help, begins with: the subject comes first.
 const INVERTED: [&str; 3] = ["Of ", "Whoever ", "Whom "];
+
+/// Whether a sentence within a text, behind what another one ends with, begins so.
+fn has_inverted_behind(text: &str, ends: &[&str]) -> bool {
+    INVERTED.iter().any(|word| ends.iter().any(|end| format!("{text} ").contains(&format!("{end}{word}"))))
+}
 
 #[test]
 fn sentences_of_documents_begin_with_their_subject() {
@@ -66,17 +71,88 @@ fn sentences_of_documents_begin_with_their_subject() {
         for (at, line) in document.text.lines().enumerate() {
             let text = line.trim_start_matches([' ', '-', '|', '>', '*', '#', '1', '.']);
             let is_first = before.is_empty() || text.len() < line.len() || before.ends_with(['.', ':', '*']);
-            let within = INVERTED.iter().any(|word| {
-                [". ", ": ", "** ", "| "]
-                    .iter()
-                    .any(|end| format!("{text} ").contains(&format!("{end}{word}")))
-            });
+            let within = has_inverted_behind(text, &[". ", ": ", "** ", "| "]);
             if within || is_first && INVERTED.iter().any(|word| text.starts_with(word)) {
                 found.push(format!("{}:{}: {text}", document.path, at + 1));
             }
             before = line.trim_end();
         }
     }
+    none_of(&found);
+}
+
+/// What clap shows of the types of a file: paragraphs of documentation, each in one line, with the line that it begins
+/// at, and texts that attributes name. As rustfmt lays code out: a type ends at the first brace as far to the right as
+/// its `derive`.
+fn help_texts(text: &str) -> Vec<(usize, String)> {
+    let is_of_clap = |line: &str| {
+        let derived = line.trim_start().strip_prefix("#[derive(");
+        let mut words = derived.into_iter().flat_map(|of| of.split(|char: char| !char.is_alphanumeric()));
+        words.any(|word| matches!(word, "Args" | "Parser" | "Subcommand" | "ValueEnum"))
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate().filter(|(_, line)| is_of_clap(line)) {
+        let is_before =
+            |line: &&&str| line.trim_start().starts_with("///") || line.trim_start().starts_with("#[");
+        let begin = at - lines[..at].iter().rev().take_while(is_before).count();
+        let end = format!("{}}}", &line[..line.len() - line.trim_start().len()]);
+        let length = lines[at..].iter().position(|line| *line == end || line.ends_with(';')).unwrap_or(0);
+        let mut paragraph: Option<(usize, String)> = None;
+        for (at, line) in lines.iter().enumerate().take(at + length).skip(begin) {
+            match line.trim_start().strip_prefix("///").map(str::trim) {
+                Some("") | None => found.extend(paragraph.take()),
+                Some(words) => {
+                    let so_far = paragraph.get_or_insert((at + 1, String::new()));
+                    so_far.1 = format!("{} {words}", so_far.1).trim_start().to_owned();
+                }
+            }
+            for name in ["help = \"", "about = \""] {
+                let named = line.split_once(name).and_then(|(_, behind)| behind.split('"').next());
+                found.extend(named.map(|named| (at + 1, named.to_owned())));
+            }
+        }
+        found.extend(paragraph);
+    }
+    found
+}
+
+#[test]
+fn what_clap_shows_of_a_type_is_its_documentation_and_what_attributes_name() {
+    let text = "\
+/// Before,
+/// in two lines.
+#[derive(Debug, clap::Args)]
+#[command(about = \"Named\")]
+struct A {
+    /// One.
+    ///
+    /// Two.
+    #[arg(long, help = \"Other\")]
+    field: u8,
+}
+
+/// Not shown.
+#[derive(Debug)]
+struct B;
+";
+    let expected = [(1, "Before, in two lines."), (4, "Named"), (6, "One."), (8, "Two."), (9, "Other")];
+    assert_eq!(help_texts(text), expected.map(|(at, text)| (at, text.to_owned())));
+}
+
+#[test]
+fn sentences_of_help_begin_with_their_subject() {
+    let (mut found, mut seen) = (Vec::new(), 0);
+    for file in rust_files().iter().filter(|file| !file.is_test() && file.crate_name() != "tidy") {
+        for (line, text) in help_texts(&file.text) {
+            seen += 1;
+            if INVERTED.iter().any(|word| text.starts_with(word)) || has_inverted_behind(&text, &[". ", ": "])
+            {
+                found.push(format!("{}:{line}: {text}", file.path));
+            }
+        }
+    }
+    assert!(seen > 500, "only {seen} texts were found: does this test still see them?");
     none_of(&found);
 }
 

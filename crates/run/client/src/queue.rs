@@ -26,6 +26,7 @@
 //! [`Endpoint`] is what speaks to the server, and has all the other actions of SQS as [`Endpoint::call`].
 
 mod endpoint;
+mod halt;
 mod handle;
 
 use std::time::Duration;
@@ -103,17 +104,28 @@ impl Queue {
 
     /// Receives up to `most` messages, 1 to 10; none if none came in time. Those that are handled one after the other
     /// wait for their turn without beats, so that long work is better received one by one. Dropping it may leave
-    /// messages to their timeout.
+    /// messages to their timeout, which [`Queue::receive_until`] does not.
     pub async fn receive(&self, most: usize) -> Result<Vec<Message>, Error> {
+        self.receive_until(most, std::future::pending()).await
+    }
+
+    /// The same until `stop` completes. The server is told then that nobody waits any more, and what it had received
+    /// for this by then is answered: whoever stops can give that back with [`Queue::change_visibility`]. A server that
+    /// does not end the connection is heard for two seconds more.
+    pub async fn receive_until(
+        &self,
+        most: usize,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Vec<Message>, Error> {
         let asked = json!({
             "QueueUrl": self.url, "MaxNumberOfMessages": most, "VisibilityTimeout": self.visibility_s,
             "WaitTimeSeconds": self.wait.as_secs(), "AttributeNames": ["All"], "MessageAttributeNames": ["All"],
         });
         let received_at = self.endpoint.env().now();
         let deadline = CALL_DEADLINE + self.wait;
-        let mut answer = self.endpoint.call_within("ReceiveMessage", &asked, deadline).await?;
-        let messages = match answer["Messages"].take() {
-            Value::Array(messages) => messages,
+        let answer = self.endpoint.call_until("ReceiveMessage", &asked, deadline, stop).await?;
+        let messages = match answer.map(|mut answer| answer["Messages"].take()) {
+            Some(Value::Array(messages)) => messages,
             _ => Vec::new(),
         };
         messages
@@ -157,3 +169,6 @@ impl Queue {
 fn text(value: &Value, name: &str) -> Result<String, Error> {
     value.as_str().map(str::to_owned).ok_or_else(|| Error::Malformed(format!("no {name}")))
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,7 @@ use tailwater_log::Log;
 
 use crate::api::BridgeView;
 use crate::config::{BridgeConfig, BridgeEnd};
+use crate::turns::Turns;
 
 /// A pause before what did not work is tried again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -49,6 +50,8 @@ pub const OMITTED_HEADER: &str = "tailwater-omitted";
 struct BridgeContext {
     env: Env,
     log: Log,
+    /// Of those who catch up: a bridge with a backlog is one of them.
+    turns: Arc<Turns>,
     /// The replicas of each region, this one included.
     regions: Arc<BTreeMap<String, ReplicasAt>>,
 }
@@ -104,10 +107,12 @@ impl Bridges {
     pub fn start(
         env: &Env,
         log: &Log,
+        turns: &Arc<Turns>,
         regions: BTreeMap<String, ReplicasAt>,
         configs: &[BridgeConfig],
     ) -> Self {
-        let context = BridgeContext { env: env.clone(), log: log.clone(), regions: Arc::new(regions) };
+        let turns = Arc::clone(turns);
+        let context = BridgeContext { env: env.clone(), log: log.clone(), turns, regions: Arc::new(regions) };
         let (mut bridges, mut tasks) = (Vec::new(), Vec::new());
         for config in configs {
             let status = Arc::new(BridgeStatus::default());

@@ -16,15 +16,14 @@ mod metadata;
 mod queues;
 mod secrets;
 mod segments;
+mod variables;
 
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use figment::Figment;
-use figment::error::{Actual, Kind};
 use figment::providers::{Env, Serialized};
-use figment::value::Value;
 use serde::{Deserialize, Serialize};
 use tailwater_format::limits::{APPEND_BYTES_MAX, RECORDS_DECOMPRESSED_BYTES_MAX};
 use tailwater_kafka::KafkaConfig;
@@ -367,9 +366,8 @@ impl Config {
         let variables = variables.filter(move |key| is_known(&section(key.as_str()))).split("__");
         let given: Vec<(String, String)> =
             variables.iter().map(|(key, text)| (key.into_string().to_lowercase(), text)).collect();
-        figment = figment.merge(variables);
-        figment = texts(&given)?.into_iter().fold(figment, |figment, text| figment.merge(text));
-        let mut config = extract(figment, given, &Serialized::defaults(flags)).map_err(|error| {
+        let read = variables::extract(&figment, variables, given, &Serialized::defaults(flags));
+        let mut config = read.map_err(|error| {
             let told = secrets::told(*error);
             // What the standard library says of an address does not say what one looks like.
             let right = if told.contains("invalid socket address") { ADDRESSES } else { "" };
@@ -649,89 +647,9 @@ impl LogSection {
     }
 }
 
-/// The configuration of what was merged, under `flags`. A key that takes a text, and has none by default, takes what
-/// its variable looks like.
-fn extract(
-    mut merged: Figment,
-    mut variables: Vec<(String, String)>,
-    flags: &Serialized<impl Serialize>,
-) -> Result<Config, Box<figment::Error>> {
-    loop {
-        let error = match merged.clone().merge(flags).extract::<Config>() {
-            Ok(config) => return Ok(config),
-            Err(error) => error,
-        };
-        let is_no_text =
-            matches!(&error.kind, Kind::InvalidType(found, _) if !matches!(found, Actual::Str(_)));
-        let refused = variables.iter().position(|(key, _)| is_no_text && *key == error.path.join("."));
-        let Some(refused) = refused else { return Err(Box::new(error)) };
-        let (key, text) = variables.swap_remove(refused);
-        let as_text = merged.clone().merge(Serialized::default(&key, text));
-        // Of a key that takes no text the first error says what would be right.
-        match as_text.clone().merge(flags).extract::<Config>() {
-            Err(again) if again.path == error.path => return Err(Box::new(error)),
-            _ => merged = as_text,
-        }
-    }
-}
-
-/// Variables of keys that are texts, and look like something else: `123456789012` is an account, and no number.
-fn texts(variables: &[(String, String)]) -> anyhow::Result<Vec<Serialized<String>>> {
-    let defaults = Figment::from(Serialized::defaults(Config::default()));
-    let is_text = |value: &Value| matches!(value, Value::String(..));
-    let mut texts = Vec::new();
-    for (key, text) in variables {
-        let read: Value = text.parse()?;
-        if !is_text(&read) && defaults.find_value(key).is_ok_and(|default| is_text(&default)) {
-            texts.push(Serialized::default(key, text.clone()));
-        }
-    }
-    Ok(texts)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_variable_of_a_key_that_is_a_text_is_the_text_that_it_looks_like() {
-        let with = |key: &str, text: &str| {
-            let texts = texts(&[(key.to_owned(), text.to_owned())]).expect("readable");
-            let figment = Figment::from(Serialized::defaults(Config::default()));
-            let figment = texts.into_iter().fold(figment, |figment, text| figment.merge(text));
-            figment.extract::<Config>().expect("a configuration")
-        };
-        for text in ["123456789012", "000000000012", "1.50", "true", "[1]", "{a=1}"] {
-            assert_eq!(with("sqs.account", text).sqs.account, text);
-            assert_eq!(with("queues.cassandra.password", text).queues.cassandra.password.text(), text);
-            assert_eq!(with("data", text).data, PathBuf::from(text));
-        }
-        // What is no text stays what it is; so does a text that is written as one.
-        for (key, text) in
-            [("sqs.idle_ms", "5"), ("sqs.account", "\"x\""), ("sqs.enabled", "true"), ("none", "1")]
-        {
-            assert!(texts(&[(key.to_owned(), text.to_owned())]).expect("readable").is_empty(), "{key}");
-        }
-    }
-
-    #[test]
-    fn a_variable_of_a_text_that_is_not_there_by_default_is_the_text_too_and_a_number_stays_a_number() {
-        let with = |key: &str, text: &str| {
-            let value: Value = text.parse().expect("any text is");
-            let figment = Figment::from(Serialized::defaults(Config::default()));
-            let figment = figment.merge(Serialized::default(key, value));
-            let flags = Serialized::defaults(figment::value::Dict::new());
-            extract(figment, vec![(key.to_owned(), text.to_owned())], &flags)
-        };
-        for text in ["123", "true", "[1]"] {
-            assert_eq!(with("tls.ca", text).expect("a path").tls.ca, Some(PathBuf::from(text)));
-            let file = with("queues.cassandra.password_file", text).expect("a path").queues.cassandra;
-            assert_eq!(file.password_file, Some(PathBuf::from(text)));
-        }
-        assert_eq!(with("sqs.idle_ms", "5").expect("a number").sqs.idle_ms, 5);
-        let refused = with("sqs.idle_ms", "true").expect_err("a truth is no number");
-        assert!(refused.to_string().contains("found bool true, expected u64"), "{refused}");
-    }
 
     #[test]
     fn the_printed_configuration_is_the_one_it_was_printed_from() {

@@ -245,10 +245,10 @@ impl Node {
         let kafka = start_kafka(&env, &config, kafka, &log, (&id, administered), &gate).await?;
         let sqs = start_sqs(&env, &config, sqs, (&queues, log.meta()), &gate).await?;
         let memcached = memcached::start(&env, &config.memcached, memcached, &created, &users, &gate).await?;
-        let (broadcast, bridges) =
-            start_broadcast(&env, &config, broadcast, &log, &users, &gate, &progress).await?;
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
+        let (broadcast, bridges) =
+            start_broadcast(&env, &config, broadcast, (&log, &turns), &users, &gate, &progress).await?;
         let copies = start_copies(&env, &config.cluster, &log, kafka.as_ref(), &gate).await?;
         let service = Arc::new(NodeService::new(
             env.clone(),
@@ -681,7 +681,7 @@ async fn start_broadcast(
     env: &Env,
     config: &Config,
     listener: Option<TcpListener>,
-    log: &Log,
+    (log, turns): (&Log, &Arc<Turns>),
     users: &Arc<Users>,
     gate: &FrontGate,
     progress: &Progress,
@@ -689,7 +689,7 @@ async fn start_broadcast(
     let Some(listener) = listener else { return Ok((None, None)) };
     let kept = (config.data.as_path(), log.meta(), users);
     let broadcast = Broadcast::start(env, listener, &config.broadcast, kept, gate, progress).await?;
-    let bridges = Bridges::start(env, log, broadcast.regions(), &config.bridge);
+    let bridges = Bridges::start(env, log, turns, broadcast.regions(), &config.bridge);
     Ok((Some(broadcast), Some(bridges)))
 }
 

@@ -1,13 +1,10 @@
 //! What becomes of a neighbour's connection.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_format::call::encode_call;
-use tailwater_rma::{
-    CallError, Capabilities, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
-};
+use tailwater_format::call::{decode_call, encode_call};
+use tailwater_rma::{LocalDoorbell, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
 use super::*;
 
@@ -19,58 +16,21 @@ struct Elsewhere {
     connects: AtomicUsize,
 }
 
-struct OneConnection(Arc<Elsewhere>);
-
-fn lost() -> ConnectionLost {
-    ConnectionLost { peer: ADDRESS.to_owned(), reason: "it is none for this".to_owned() }
-}
-
-impl Connection for OneConnection {
-    fn peer(&self) -> &str {
-        ADDRESS
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { memory: false, scar: false }
-    }
-
-    fn regions(&self) -> Vec<RegionInfo> {
+impl Service for Elsewhere {
+    fn regions(&self) -> Vec<Arc<Region>> {
         Vec::new()
     }
 
-    fn read<'a>(
-        &'a self,
-        _ops: &'a [ReadOp],
-        _out: &'a mut [u8],
-    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
-        Box::pin(async { Err(lost()) })
-    }
-
-    fn scar<'a>(
-        &'a self,
-        _ops: &'a [ScarOp],
-    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
-        Box::pin(async { Err(lost()) })
-    }
-
-    fn watch(&self, _last_seen: u32, _deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>> {
-        Box::pin(async { Err(lost()) })
-    }
-
-    fn call(&self, _method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
-        let asked: CopyOffsets = tailwater_format::call::decode_call(payload).expect("a message");
-        let is_refused = asked.stream == stream_to_wire(self.0.refused);
-        let message = "it may not".to_owned();
-        Box::pin(async move {
-            match is_refused {
-                true => Err(CallError::Refused { code: 1, message }),
-                false => Ok(encode_call(&CopiedOffsets::default())),
-            }
-        })
-    }
-
-    fn lost(&self) -> Option<ConnectionLost> {
+    fn scar(&self, _op: &ScarOp) -> Option<ScarHit> {
         None
+    }
+
+    fn call(&self, _peer: &Peer, _method: u16, payload: Bytes, reply: Reply) {
+        let asked: CopyOffsets = decode_call(payload).expect("a message");
+        reply.send(match asked.stream == stream_to_wire(self.refused) {
+            true => Err(Refusal { code: 1, message: "it may not".to_owned() }),
+            false => Ok(encode_call(&CopiedOffsets::default())),
+        });
     }
 }
 
@@ -79,7 +39,8 @@ struct Links(Arc<Elsewhere>);
 impl ClusterLinks for Links {
     fn connect<'a>(&'a self, _address: &'a str) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
         self.0.connects.fetch_add(1, Ordering::Relaxed);
-        let connection: Arc<dyn Connection> = Arc::new(OneConnection(Arc::clone(&self.0)));
+        let service: Arc<dyn Service> = self.0.clone();
+        let connection = tailwater_rma::local::connect(service, LocalDoorbell::new(), &Env::real());
         Box::pin(std::future::ready(Ok(connection)))
     }
 }

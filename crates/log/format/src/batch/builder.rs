@@ -146,10 +146,11 @@ impl BatchBuilder {
     pub fn finish(&mut self, codec: Codec) -> Bytes {
         assert!(self.record_count > 0, "a batch has at least one record");
         let mut batch = match codec {
-            // The next batch is likely to be as long: growing by and by would copy it several times.
+            // The next batch is likely to be about as long: growing by and by would copy it several times. One that is
+            // a few bytes longer, as timestamps differ, would be copied once.
             Codec::None => {
-                let room = Vec::with_capacity(self.batch.len());
-                std::mem::replace(&mut self.batch, room)
+                let len = self.batch.len();
+                std::mem::replace(&mut self.batch, Vec::with_capacity(len + len / 8))
             }
             codec => {
                 let mut batch = Vec::with_capacity(BATCH_HEADER_BYTES + self.len() / 2);

@@ -284,6 +284,24 @@ fn a_builder_is_empty_after_each_batch() {
 }
 
 #[test]
+fn a_batch_that_is_a_little_longer_than_the_last_one_is_gathered_where_it_began() {
+    let mut builder = BatchBuilder::new();
+    let mut gather = |records: usize, value: &[u8]| {
+        builder.append(None, Some(value), &[], 0).expect("small");
+        let memory = builder.memory();
+        for _ in 1..records {
+            builder.append(None, Some(value), &[], 0).expect("small");
+        }
+        let is_moved = builder.memory() != memory;
+        (builder.finish(Codec::None).len(), is_moved)
+    };
+    let (first, _) = gather(100, &[7; 100]);
+    let (second, is_moved) = gather(100, &[7; 105]);
+    assert!(second > first && !is_moved, "{first} and {second} bytes");
+    assert!(gather(200, &[7; 105]).1, "one that is much longer grows");
+}
+
+#[test]
 fn a_record_that_does_not_fit_leaves_the_batch_as_it_was() {
     let mut builder = BatchBuilder::new();
     let len = append(&mut builder, &lines(1)[0]);

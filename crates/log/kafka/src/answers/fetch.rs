@@ -2,7 +2,8 @@
 //!
 //! What is at the tail comes from memory, what is behind it from the durable layer; what is found goes out as it lies.
 //! A fetch that finds less than it wants listens to its partitions' shards and looks again when one of them moves,
-//! until its time is over. What it found counts against the room of all answers until it is sent, with the memory that
+//! until its time is over. A partition that has more than fits counts with all that was asked of it, as more would not
+//! come of waiting. What it found counts against the room of all answers until it is sent, with the memory that
 //! it keeps; where little of that is left it looks for less, but for one batch, so that consumers that read slowly
 //! bound each other and stop nobody. What is kept of many partitions, while they are waited for and in the answer,
 //! counts as other answers do. Where consumers are many, one that was just given little waits a moment first
@@ -124,7 +125,7 @@ async fn answer(
         let enough = if room < wanted { min_bytes.min(1) } else { min_bytes };
         let found = look(broker, &topics, room, committed_only, began).await;
         // As a broker does, who asks for nothing is not made to wait.
-        if found.bytes >= enough || found.failed || topics.is_empty() || broker.env.now() >= deadline {
+        if found.ready >= enough || found.failed || topics.is_empty() || broker.env.now() >= deadline {
             let now = broker.env.now();
             *context.peer.next_fetch.lock() = now + broker.pace.answered(now, found.bytes);
             broker.stats.fetched(found.hot_bytes as u64, (found.bytes - found.hot_bytes) as u64);
@@ -224,6 +225,8 @@ fn take_apart(broker: &Arc<Broker>, context: &Context, request: FetchRequest) ->
 struct Found {
     partitions: Vec<PartitionData>,
     bytes: usize,
+    /// Bytes that are there for the client, up to what it asked of each partition; at least `bytes`.
+    ready: usize,
     /// Bytes of the memory that they keep.
     memory: usize,
     /// Of the bytes, from memory.
@@ -252,12 +255,14 @@ async fn look(
         };
         let room = max_bytes.saturating_sub(found.bytes);
         match look_at(broker, asked, room, found.bytes == 0, began, &mut data).await {
-            Ok(fetched) => {
-                found.bytes += fetched.0.bytes;
-                found.memory += fetched.0.memory;
-                found.hot_bytes += if fetched.1 { fetched.0.bytes } else { 0 };
+            Ok(FetchLook { fetched, is_hot, has_more }) => {
+                let wanted = if has_more { asked.bytes_max().min(room) } else { 0 };
+                found.ready += fetched.bytes.max(wanted);
+                found.bytes += fetched.bytes;
+                found.memory += fetched.memory;
+                found.hot_bytes += if is_hot { fetched.bytes } else { 0 };
                 found.failed |= data.diverging_epoch.epoch >= 0;
-                data.records = RecordsBytes(fetched.0.pieces);
+                data.records = RecordsBytes(fetched.pieces);
             }
             Err(error) => {
                 data.error_code = error.number();
@@ -269,7 +274,16 @@ async fn look(
     found
 }
 
-/// What is in one partition, and whether it came from memory.
+/// What one look at a partition found.
+#[derive(Default)]
+struct FetchLook {
+    fetched: Fetched,
+    /// Whether that came from memory.
+    is_hot: bool,
+    /// Whether there are records behind it.
+    has_more: bool,
+}
+
 async fn look_at(
     broker: &Broker,
     asked: &FetchAsked,
@@ -277,15 +291,17 @@ async fn look_at(
     at_least_one: bool,
     began: Instant,
     data: &mut PartitionData,
-) -> Result<(Fetched, bool), ErrorCode> {
+) -> Result<FetchLook, ErrorCode> {
     let (log, partition) = (&broker.log, &asked.partition);
     let shard = asked.shard?;
     if internal::is_internal(shard.stream) {
         internal::look_at(data, partition.fetch_offset, partition.current_leader_epoch)?;
-        return Ok((Fetched::default(), true));
+        return Ok(FetchLook::default());
     }
     let tails = log.tails(shard.stream, &[shard.shard]).map_err(|error| read_error(&error))?;
     let tail = tails.first().ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    // What comes while the records are read may be waited for.
+    let end = tail.next_offset;
     let term = log.leader_term(shard, tail.term).0 as i32;
     match partition.current_leader_epoch {
         -1 => {}
@@ -304,7 +320,7 @@ async fn look_at(
         data.high_watermark = tail.next_offset.0 as i64;
         data.last_stable_offset = data.high_watermark;
         data.log_start_offset = tail.log_start.0 as i64;
-        return Ok((Fetched::default(), true));
+        return Ok(FetchLook::default());
     }
     if partition.last_fetched_epoch >= 0 {
         let view = log.view(shard).map_err(|error| read_error(&error))?;
@@ -342,7 +358,9 @@ async fn look_at(
     data.high_watermark = tail.next_offset.0 as i64;
     data.last_stable_offset = data.high_watermark;
     data.log_start_offset = tail.log_start.0 as i64;
-    Ok(fetched)
+    let (fetched, is_hot) = fetched;
+    let has_more = fetched.next_offset.unwrap_or(Offset(offset)) < end;
+    Ok(FetchLook { fetched, is_hot, has_more })
 }
 
 fn respond(topics: Vec<(FetchableTopicResponse, Vec<FetchAsked>)>, found: Found) -> FetchResponse {

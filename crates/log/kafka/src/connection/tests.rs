@@ -6,6 +6,7 @@ use tailwater_format::{BatchBuilder, Codec, ShardNumber, StreamId};
 use tailwater_log::{FlushPolicy, Log, LogConfig, StreamConfig};
 
 mod memory;
+mod settings;
 
 use super::*;
 use crate::KafkaConfig;
@@ -20,10 +21,14 @@ async fn broker(dir: &std::path::Path) -> (Log, StreamId, Arc<Broker>) {
 }
 
 async fn broker_with(dir: &std::path::Path, config: KafkaConfig) -> (Log, StreamId, Arc<Broker>) {
-    let env = Env::real();
-    let log = Log::open(&env, LogConfig::default(), dir, None).await.expect("it opens");
+    broker_in(&Env::real(), dir, config).await
+}
+
+/// The broker is in this world, its log in the real one.
+async fn broker_in(env: &Env, dir: &std::path::Path, config: KafkaConfig) -> (Log, StreamId, Arc<Broker>) {
+    let log = Log::open(&Env::real(), LogConfig::default(), dir, None).await.expect("it opens");
     let topic = log.create_stream("topic", StreamConfig::default()).await.expect("new").id;
-    let opened = Broker::open(&env, config, log.clone(), "cluster".to_owned(), Arc::new(Everybody), None);
+    let opened = Broker::open(env, config, log.clone(), "cluster".to_owned(), Arc::new(Everybody), None);
     (log, topic, opened.await.expect("a broker"))
 }
 

@@ -32,8 +32,15 @@ async fn open(log: &Log, config: GroupsConfig) -> Coordinator {
 }
 
 async fn open_in(env: &Env, log: &Log, groups: GroupsConfig) -> Coordinator {
+    open_with(env, log, configs(env, log, groups).await).await
+}
+
+async fn configs(env: &Env, log: &Log, groups: GroupsConfig) -> Arc<RuntimeConfigs> {
     let file = KafkaConfig { groups, ..KafkaConfig::default() };
-    let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), file, None).await.expect("it opens");
+    RuntimeConfigs::open(env, Arc::clone(log.meta()), file, None).await.expect("it opens")
+}
+
+async fn open_with(env: &Env, log: &Log, configs: Arc<RuntimeConfigs>) -> Coordinator {
     let stored = StoredGroups::read(&**log.meta()).await.expect("read");
     Coordinator::open(env, configs, log, (Arc::clone(log.meta()), &stored), Arc::default(), &|_| true)
 }

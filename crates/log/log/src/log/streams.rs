@@ -21,9 +21,7 @@ use crate::limits::{COMMIT_OPS_MAX, REMOVAL_RETRY, REMOVALS_MAX};
 use crate::owner::{OwnerRequest, ReleasedShard};
 use crate::producer::Producers;
 use crate::shard::{Recovered, Shard, Truncation};
-use crate::stream::{
-    SegmentRecord, StreamRecord, cold_gone_key, deleted_key, name_key, prefixes_of_parts, stream_key,
-};
+use crate::stream::{StreamRecord, cold_gone_key, deleted_key, name_key, prefixes_of_parts, stream_key};
 use crate::view::{SharedView, View};
 
 impl Log {
@@ -212,14 +210,7 @@ impl Log {
                 None => shard,
             };
             let shard = shard.with_cold(inner.cold.as_ref().map(LogCold::of_shards));
-            let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
-            let view = View {
-                shard: id,
-                tail: shard.tail(),
-                transaction_id: shard.acked_transaction_id(),
-                copyable_next: shard.copyable_next(),
-                completed,
-            };
+            let view = View::of(&shard);
             let view = match before.get(number as usize) {
                 Some(before) => before.view.begin_anew(view),
                 None => SharedView::new(view),

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use tailwater_env::Instant;
-use tailwater_format::{Offset, SegmentId, SegmentNumber, Term};
+use tailwater_format::{AppendedTo, DurableTo, Offset, SegmentId, SegmentNumber, Term};
 
 use super::{CopiedTo, CopyBegin, Flush, Output, Shard, ShardPhase, StoreAppend, Visible};
 use crate::batches::Accepted;
@@ -113,12 +113,19 @@ impl Shard {
         self.segment_mut(segment).shadowed = shadowed;
     }
 
-    /// Offset after the last record that other clusters may copy: it is durable here, or at the source.
-    pub(crate) fn copyable_next(&self) -> Offset {
+    /// Offset after the last record that other clusters may copy: it is durable here, or, in a copy, at the source.
+    pub(crate) fn copyable_next(&self) -> DurableTo<Offset> {
         match self.in_flight.back() {
-            Some(last) if last.appends[0].copied.is_some() => last.next_offset,
-            _ => self.synced_next(),
+            Some(last) if last.appends[0].copied.is_some() => DurableTo::new(last.next_offset),
+            // What a copy shows has come from the source, whether or not it is synced here.
+            _ if self.is_copy => self.acked_next,
+            _ => DurableTo::new(self.synced_next()),
         }
+    }
+
+    /// Offset after the last record that was accepted: nothing is copyable beyond it.
+    pub(crate) fn accepted_next(&self) -> AppendedTo<Offset> {
+        self.next_offset
     }
 
     fn check_copied(&self, now: Instant, copied: CopiedTo) -> Result<(), AppendError> {

@@ -82,6 +82,8 @@ pub struct ViewChange {
     pub tail: bool,
     /// [`super::Shard::completed`].
     pub list: bool,
+    /// Records were lost, so that the tail may end before where it did; it never does without that.
+    pub taken_back: bool,
 }
 
 /// Checked record batches to append, and who waits for the answer.

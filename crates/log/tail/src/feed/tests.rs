@@ -221,7 +221,7 @@ impl Rig {
 
     /// Lets time pass until the feed waits for nothing any more.
     fn run_for_long(&mut self) {
-        for _ in 0..100 {
+        for _ in 0..1_000 {
             match self.run() {
                 Some(at) => self.now = at,
                 None => return,
@@ -489,6 +489,47 @@ fn a_backlog_is_read_as_slowly_by_a_shared_feed_as_by_a_private_one() {
     let shared = read(Feed::shared(shard(), catching_up(true)));
     let alone = read(Feed::private(shard(), catching_up(false), start(), None));
     assert_eq!(shared, alone);
+}
+
+/// A takeover: another node goes on in a later term. Its cell has nothing of what was before, and not yet what is new.
+#[test]
+fn a_reader_that_is_behind_when_another_node_takes_its_shard_over_goes_on_at_the_catch_up_rate() {
+    const EACH: u64 = 4 * CATCH_UP_BYTES_PER_S;
+    let feeds =
+        [Feed::shared(shard(), catching_up(true)), Feed::private(shard(), catching_up(false), start(), None)];
+    for feed in feeds {
+        let mut rig = Rig::with(feed);
+        let grow = |rig: &Rig| {
+            while rig.log.tail(shard()).is_none_or(|tail| tail.durable.0 < EACH) {
+                rig.log.append(shard(), &[&[7; 40][..]; 100]);
+            }
+        };
+        grow(&rig);
+        rig.publish();
+        assert!(rig.feed.place().is_some() || rig.feed.begin_near(start()), "the window holds it");
+        let begun = rig.now;
+        while rig.fetched_bytes < EACH / 2 {
+            rig.now = rig.run().expect("the rate is in its way");
+        }
+        rig.log.roll_with_new_term(shard());
+        rig.append(1);
+        grow(&rig);
+        rig.publish_uncached();
+        rig.run_for_long();
+        let tail = rig.tail();
+        assert_eq!(
+            rig.feed.place(),
+            Some(Place { segment: tail.segment, position: tail.durable }),
+            "all was read"
+        );
+        // A bucket's worth is free, and the last read overdraws.
+        let paid = rig.fetched_bytes - CATCH_UP_BYTES_PER_S / 16 - CATCH_UP_STEP_BYTES;
+        let worth = Duration::from_secs_f64(paid as f64 / CATCH_UP_BYTES_PER_S as f64);
+        let took = rig.now.since(begun);
+        assert!(took >= worth, "{paid} bytes in {took:?}");
+        // The new cell is waited for once, and not before each of many pieces.
+        assert!(rig.durable_fetches > 4 && took < worth + DELAY * 2, "{paid} bytes in {took:?}");
+    }
 }
 
 #[test]

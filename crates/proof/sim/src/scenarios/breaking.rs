@@ -1,26 +1,29 @@
 //! What kills a cell's backends, one at a time, and changes them: some come and some leave, of which one may be dead
 //! already; others die meanwhile, and so does who carries the change on, whom another one follows. Or some are
 //! restarted one after another, while a spare stands for each.
+//!
+//! [`BreakableCell`] is the cell that this happens to, with its clients, for each scenario about that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tailwater_cache::{Backend, BackendPlace, Cell, Configuration, RollStep};
+use tailwater_cache::{Backend, BackendPlace, Cell, Configuration, LookupWay, RollStep};
 
 use crate::checkers::{Violation, ensure};
 use crate::net::Net;
 use crate::planted::Plant;
 use crate::rng::Rng;
-use crate::world::{Crash, Node, Outside};
+use crate::world::{Crash, Node, Outside, World};
 
 use super::cells::{self, BackendShape, CellsKind};
+use super::clients::{self, CLIENT_NAMES, ClientSeat, Parting};
 use super::outcome::Outcome;
 
 pub(super) const BACKEND_NAMES: [&str; 5] = ["backend-0", "backend-1", "backend-2", "backend-3", "backend-4"];
 /// Who carries changes on, one after another.
-pub(super) const OWNER_NAMES: [&str; 4] = ["owner-0", "owner-1", "owner-2", "owner-3"];
+const OWNER_NAMES: [&str; 4] = ["owner-0", "owner-1", "owner-2", "owner-3"];
 /// Longer than any deadline, the network's longest silence, and any pause between two attempts to connect.
 const FILLED_MAX: Duration = Duration::from_secs(15);
 /// The same for a change of backends, of which each phase waits for some of that.
@@ -65,31 +68,152 @@ pub(super) async fn until_filled(
     Ok(())
 }
 
-/// What kills backends, and changes them.
-pub(super) struct Breaking<M> {
-    pub(super) rng: Rng,
-    pub(super) outside: Outside,
-    pub(super) net: Net,
+/// What differs between the cells of the scenarios.
+pub(super) struct BreakablePlan {
+    /// What the scenario draws is drawn under this name.
+    pub(super) name: &'static str,
     pub(super) kind: CellsKind,
-    pub(super) nodes: Vec<Node>,
-    pub(super) running: Vec<Arc<Backend>>,
-    /// The numbers of the cell's backends.
-    pub(super) members: Vec<u32>,
-    pub(super) shape: BackendShape,
     pub(super) plant: Plant,
-    /// What an owner keeps in metadata before it tells it.
-    pub(super) stored: Configuration,
-    /// Who carry changes on, if there are any.
-    pub(super) owners: Option<Vec<Node>>,
+    /// How many backends there are, the spare ones included.
+    pub(super) backends: usize,
+    /// How many buckets each has at least, of up to 8.
+    pub(super) buckets_min: u64,
+    pub(super) ttl: Duration,
+    /// How far clients' wall clocks are from the world's, at most, if they are drawn.
+    pub(super) skew_ms_max: Option<u64>,
+}
+
+/// How a cell is broken.
+pub(super) struct BreakWays {
+    /// Pairs of a client and a backend that part, at a time.
+    pub(super) partings: usize,
+    /// Whether its backends change, too.
+    pub(super) changes: bool,
     /// The longest pause before something happens, and when nothing begins any more.
     pub(super) pause_ms: u64,
     pub(super) chaos_max: Duration,
+    /// How long it is fair behind that.
+    pub(super) calm: Duration,
+}
+
+/// A cell with its clients, whose backends are going to break.
+pub(super) struct BreakableCell<M> {
+    plan: BreakablePlan,
+    rng: Rng,
+    pub(super) net: Net,
     pub(super) state: Arc<Mutex<M>>,
+    /// The cell as each client has it.
+    pub(super) cells: Vec<Cell>,
+    clients: Vec<Node>,
+    nodes: Vec<Node>,
+    owners: Vec<Node>,
+    shape: BackendShape,
+    pub(super) running: Vec<Arc<Backend>>,
+    /// The numbers of the cell's backends.
+    pub(super) members: Vec<u32>,
+}
+
+impl<M: Broken + Default> BreakableCell<M> {
+    /// Starts the backends, and connects clients, each of which looks up in a way of its own and is given to `begin`.
+    pub(super) fn start(
+        world: &World,
+        plan: BreakablePlan,
+        mut begin: impl FnMut(&Node, ClientSeat<M>),
+    ) -> Result<Self, Violation> {
+        let mut rng = Rng::new(world.seed(), plan.name);
+        let net = Net::new(world);
+        let nodes: Vec<Node> = BACKEND_NAMES[..plan.backends].iter().map(|name| world.node(name)).collect();
+        let owners: Vec<Node> = OWNER_NAMES.iter().map(|name| world.node(name)).collect();
+        let shape = BackendShape {
+            buckets: rng.between(plan.buckets_min, 8),
+            ttl: plan.ttl,
+            refilled: Some(plan.plant),
+        };
+        let running: Vec<Arc<Backend>> = (0..nodes.len())
+            .map(|number| cells::start_backend_of(&net, &nodes[number], number, plan.kind, shape))
+            .collect();
+        let state = Arc::<Mutex<M>>::default();
+        let (mut cells, mut clients) = (Vec::new(), Vec::new());
+        for number in 0..CLIENT_NAMES.len() {
+            let skew_ms = plan.skew_ms_max.map_or(0, |max| rng.between(0, 2 * max) as i64 - max as i64);
+            let (node, seat) =
+                ClientSeat::take_of(world, &net, plan.kind, plan.plant, number, skew_ms, &state)?;
+            let seat = seat.asking(LookupWay::ALL[rng.index(LookupWay::ALL.len())]);
+            cells.push(seat.cell.clone());
+            begin(&node, seat);
+            clients.push(node);
+        }
+        let members = (0..cells::BACKENDS as u32).collect();
+        Ok(Self { plan, rng, net, state, cells, clients, nodes, owners, shape, running, members })
+    }
+
+    /// Breaks it until that is over, and lets the weather be fair then; which backends run, and which are members.
+    pub(super) fn break_up(
+        self,
+        world: &World,
+        ways: &BreakWays,
+    ) -> Result<(Vec<Arc<Backend>>, Vec<u32>), Violation> {
+        let Self { plan, mut rng, net, state, clients, nodes, owners, shape, running, members, .. } = self;
+        clients::draw_weather(&net, &mut rng);
+        let outside = world.outside();
+        for _ in 0..ways.partings {
+            let rng = Rng::new(rng.below(u64::MAX), &format!("{}/parting", plan.name));
+            let parting = Parting {
+                net: net.clone(),
+                clients: clients.clone(),
+                backends: nodes.clone(),
+                pause_us: 40_000,
+                model: state.clone(),
+            };
+            outside.spawn("parting", parting.run(rng, outside.clone())).detach();
+        }
+        let breaking = Breaking {
+            rng,
+            outside,
+            net: net.clone(),
+            kind: plan.kind,
+            nodes,
+            running,
+            members,
+            shape,
+            plant: plan.plant,
+            stored: plan.kind.configuration(),
+            owners: ways.changes.then_some(owners),
+            pause_ms: ways.pause_ms,
+            chaos_max: ways.chaos_max,
+            state: state.clone(),
+        };
+        let left = world.run(breaking.run())??;
+        clients::calm(world, &net, &state, ways.calm)?;
+        Ok(left)
+    }
+}
+
+/// What kills backends, and changes them.
+struct Breaking<M> {
+    rng: Rng,
+    outside: Outside,
+    net: Net,
+    kind: CellsKind,
+    nodes: Vec<Node>,
+    running: Vec<Arc<Backend>>,
+    /// The numbers of the cell's backends.
+    members: Vec<u32>,
+    shape: BackendShape,
+    plant: Plant,
+    /// What an owner keeps in metadata before it tells it.
+    stored: Configuration,
+    /// Who carry changes on, if there are any.
+    owners: Option<Vec<Node>>,
+    /// The longest pause before something happens, and when nothing begins any more.
+    pause_ms: u64,
+    chaos_max: Duration,
+    state: Arc<Mutex<M>>,
 }
 
 impl<M: Broken> Breaking<M> {
     /// Until it is over; then the backends that run, and the numbers of those that are members.
-    pub(super) async fn run(mut self) -> Result<(Vec<Arc<Backend>>, Vec<u32>), Violation> {
+    async fn run(mut self) -> Result<(Vec<Arc<Backend>>, Vec<u32>), Violation> {
         let end = self.outside.now() + self.chaos_max;
         for _ in 0..self.rng.between(2, 5) {
             self.pause(self.pause_ms).await;

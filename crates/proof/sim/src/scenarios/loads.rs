@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_cache::{Backend, Cell, CellLoadError, Lookup, LookupWay};
+use tailwater_cache::{Cell, CellLoadError, Lookup};
 
 use crate::checkers::{Report, Violation, ensure};
-use crate::net::Net;
 use crate::planted::Plant;
-use crate::rng::Rng;
 use crate::world::{Node, World};
 
-use super::breaking::{BACKEND_NAMES, Breaking, Broken, EndedLoad, OWNER_NAMES, until_filled};
-use super::cells::{self, BackendShape, CellsKind};
-use super::clients::{self, CLIENT_NAMES, ClientSeat, Parting, key_of};
+use super::breaking::{
+    BACKEND_NAMES, BreakWays, BreakableCell, BreakablePlan, Broken, EndedLoad, until_filled,
+};
+use super::cells::{self, CellsKind};
+use super::clients::{self, ClientSeat, key_of};
 use super::outcome::{Noted, Outcome};
 
 const KEYS: u64 = 12;
@@ -95,57 +95,31 @@ fn number_in(key: u64, value: &Bytes) -> Option<u64> {
 
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    let mut rng = Rng::new(world.seed(), "scenario/loads");
-    let net = Net::new(world);
-    let nodes: Vec<Node> = BACKEND_NAMES.iter().map(|name| world.node(name)).collect();
-    let owners: Vec<Node> = OWNER_NAMES.iter().map(|name| world.node(name)).collect();
-    let shape =
-        BackendShape { buckets: rng.between(2, 8), ttl: Duration::from_secs(60), refilled: Some(plant) };
-    let running: Vec<Arc<Backend>> = (0..nodes.len())
-        .map(|number| cells::start_backend_of(&net, &nodes[number], number, CellsKind::Loaded, shape))
-        .collect();
-    let state = SharedLoads::default();
-    let (mut cells_of, mut client_nodes) = (Vec::new(), Vec::new());
-    for number in 0..CLIENT_NAMES.len() {
-        let (node, seat) = ClientSeat::take_of(world, &net, CellsKind::Loaded, plant, number, 0, &state)?;
-        let seat = seat.asking(LookupWay::ALL[rng.index(LookupWay::ALL.len())]);
-        cells_of.push(seat.cell.clone());
-        node.env().spawn("client", run_client(seat)).detach();
-        client_nodes.push(node);
-    }
-    let members: Vec<u32> = (0..cells::BACKENDS as u32).collect();
-    let loader = world.node(LOADER_NAME);
-    let cell = world.run(cells::connect(&net, &loader, &loader.env(), CellsKind::Loaded, Plant::None))?;
-    loader.env().spawn("loader", run_loader(loader.clone(), cell, state.clone())).detach();
-    clients::draw_weather(&net, &mut rng);
-    let outside = world.outside();
-    let parting = Parting {
-        net: net.clone(),
-        clients: client_nodes,
-        backends: nodes.clone(),
-        pause_us: 40_000,
-        model: state.clone(),
-    };
-    let parted = Rng::new(rng.below(u64::MAX), "scenario/loads/parting");
-    outside.spawn("parting", parting.run(parted, outside.clone())).detach();
-    let breaking = Breaking {
-        rng,
-        outside,
-        net: net.clone(),
+    let plan = BreakablePlan {
+        name: "scenario/loads",
         kind: CellsKind::Loaded,
-        nodes,
-        running,
-        members,
-        shape,
         plant,
-        stored: CellsKind::Loaded.configuration(),
-        owners: Some(owners),
+        backends: BACKEND_NAMES.len(),
+        buckets_min: 2,
+        ttl: Duration::from_secs(60),
+        skew_ms_max: None,
+    };
+    let broken = BreakableCell::<Loads>::start(world, plan, |node, seat| {
+        node.env().spawn("client", run_client(seat)).detach();
+    })?;
+    let (cells_of, state) = (broken.cells.clone(), broken.state.clone());
+    let loader = world.node(LOADER_NAME);
+    let cell =
+        world.run(cells::connect(&broken.net, &loader, &loader.env(), CellsKind::Loaded, Plant::None))?;
+    loader.env().spawn("loader", run_loader(loader.clone(), cell, state.clone())).detach();
+    let ways = BreakWays {
+        partings: 1,
+        changes: true,
         pause_ms: 2_000,
         chaos_max: CHAOS_MAX,
-        state: state.clone(),
+        calm: Duration::from_secs(12),
     };
-    let (running, members) = world.run(breaking.run())??;
-    clients::calm(world, &net, &state, Duration::from_secs(12))?;
+    let (running, members) = broken.break_up(world, &ways)?;
     let last = state.lock().read.last().copied();
     if let Some(last) = last {
         world.run(until_filled(&world.outside(), &running, &members))??;

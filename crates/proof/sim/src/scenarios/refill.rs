@@ -15,19 +15,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_cache::{Backend, Cell, Lookup, LookupWay, Version};
+use tailwater_cache::{Cell, Lookup, Version};
 
 use crate::checkers::{Report, Violation, ensure};
-use crate::net::Net;
 use crate::planted::Plant;
-use crate::rng::Rng;
-use crate::world::{Node, World};
+use crate::world::World;
 
-use super::breaking::{BACKEND_NAMES, Breaking, Broken, OWNER_NAMES, until_filled};
-use super::cells::{self, BackendShape, CellsKind};
-use super::clients::{
-    self, CLIENT_NAMES, CellCounters, CellFloors, CellIdentity, ClientSeat, OfferedValues, Parting, key_of,
-};
+use super::breaking::{BACKEND_NAMES, BreakWays, BreakableCell, BreakablePlan, Broken, until_filled};
+use super::cells::{self, CellsKind};
+use super::clients::{self, CellCounters, CellFloors, CellIdentity, ClientSeat, OfferedValues, key_of};
 use super::outcome::{Noted, Outcome};
 
 /// Keys that are set, and of those the ones that are erased, too.
@@ -100,66 +96,35 @@ pub fn run_resize(world: &mut World, plant: Plant) -> Result<Report, Violation> 
 }
 
 fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report, Violation> {
-    let mut rng = Rng::new(world.seed(), "scenario/refill");
-    let net = Net::new(world);
-    let backends = if is_resized { BACKEND_NAMES.len() } else { cells::BACKENDS };
-    let nodes: Vec<Node> = BACKEND_NAMES[..backends].iter().map(|name| world.node(name)).collect();
-    let owners: Vec<Node> = OWNER_NAMES.iter().map(|name| world.node(name)).collect();
-    let shape = BackendShape { buckets: rng.between(1, 8), ttl: TTL, refilled: Some(plant) };
-    let running: Vec<Arc<Backend>> = (0..nodes.len())
-        .map(|number| cells::start_backend_of(&net, &nodes[number], number, CellsKind::Data, shape))
-        .collect();
-    let state = SharedRefills::default();
-    let (mut cells_of, mut seats) = (Vec::new(), Vec::new());
-    for number in 0..CLIENT_NAMES.len() {
-        let skew_ms = rng.between(0, 2 * SKEW_MAX_MS) as i64 - SKEW_MAX_MS as i64;
-        let (node, seat) = ClientSeat::take(world, &net, plant, number, skew_ms, &state)?;
-        let seat = seat.asking(LookupWay::ALL[rng.index(LookupWay::ALL.len())]);
-        cells_of.push(seat.cell.clone());
-        seats.push((node, seat));
-    }
-    let members: Vec<u32> = (0..cells::BACKENDS as u32).collect();
-    world.run(until_filled(&world.outside(), &running, &members))??;
+    let mut seats = Vec::new();
+    let plan = BreakablePlan {
+        name: "scenario/refill",
+        kind: CellsKind::Data,
+        plant,
+        backends: if is_resized { BACKEND_NAMES.len() } else { cells::BACKENDS },
+        buckets_min: 1,
+        ttl: TTL,
+        skew_ms_max: Some(SKEW_MAX_MS),
+    };
+    let cell = BreakableCell::<Refills>::start(world, plan, |node, seat| seats.push((node.clone(), seat)))?;
+    let (cells_of, state) = (cell.cells.clone(), cell.state.clone());
+    world.run(until_filled(&world.outside(), &cell.running, &cell.members))??;
     let begun = world.now();
     let aged = (KEYS + COUNTERS..KEYS + COUNTERS + AGED).map(|key| (key_of(key), Bytes::from_static(b"old")));
     world.run(cells_of[0].set(aged.collect()))?;
     // So that an age that is lost makes a difference.
     world.run_for(Duration::from_secs(3))?;
-    clients::draw_weather(&net, &mut rng);
-    let client_nodes: Vec<Node> = seats.iter().map(|(node, _)| node.clone()).collect();
     for (node, seat) in seats {
         node.env().spawn("client", run_client(seat)).detach();
     }
-    let outside = world.outside();
-    for _ in 0..2 {
-        let rng = Rng::new(rng.below(u64::MAX), "scenario/refill/parting");
-        let parting = Parting {
-            net: net.clone(),
-            clients: client_nodes.clone(),
-            backends: nodes.clone(),
-            pause_us: 40_000,
-            model: state.clone(),
-        };
-        outside.spawn("parting", parting.run(rng, outside.clone())).detach();
-    }
-    let breaking = Breaking {
-        rng,
-        outside,
-        net: net.clone(),
-        kind: CellsKind::Data,
-        nodes,
-        running,
-        members,
-        shape,
-        plant,
-        stored: CellsKind::Data.configuration(),
-        owners: is_resized.then_some(owners),
+    let ways = BreakWays {
+        partings: 2,
+        changes: is_resized,
         pause_ms: 120,
         chaos_max: CHAOS_MAX,
-        state: state.clone(),
+        calm: Duration::from_secs(6),
     };
-    let (running, members) = world.run(breaking.run())??;
-    clients::calm(world, &net, &state, Duration::from_secs(6))?;
+    let (running, members) = cell.break_up(world, &ways)?;
     world.run(until_filled(&world.outside(), &running, &members))??;
     check_the_end(world, &cells_of, &state)?;
     let over = begun + TTL + SWEPT_MAX;

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::Api;
+use super::waiting::waiting_at;
 
 async fn serve(api: &Api) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -136,4 +137,22 @@ async fn bodies_that_wait_for_each_other_s_room_come_all_when_their_clients_try_
         }
     };
     futures::future::join_all((0..4).map(|_| send())).await;
+}
+
+#[tokio::test]
+async fn who_says_that_it_waits_no_longer_is_answered_nothing_and_nothing_is_received_for_it() {
+    let api = Api::open(SqsConfig::default());
+    let server = serve(&api).await;
+    let url = api.done("CreateQueue", json!({"QueueName": "q"})).await["QueueUrl"].clone();
+    let mut client = connect(&server).await;
+    let receive = request("ReceiveMessage", &json!({"QueueUrl": url, "WaitTimeSeconds": 20}));
+    client.write_all(receive.as_bytes()).await.expect("sent");
+    while waiting_at(&api).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    client.shutdown().await.expect("it is there");
+    assert_eq!(client.read(&mut [0]).await.expect("an end"), 0, "no answer");
+    api.done("SendMessage", json!({"QueueUrl": url, "MessageBody": "work"})).await;
+    let received = api.done("ReceiveMessage", json!({"QueueUrl": url, "AttributeNames": ["All"]})).await;
+    assert_eq!(received["Messages"][0]["Attributes"]["ApproximateReceiveCount"], "1", "{received}");
 }

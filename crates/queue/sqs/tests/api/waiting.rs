@@ -81,7 +81,7 @@ impl Tasks for Counting {
 }
 
 /// Receives of the queue `q` that wait at the moment.
-async fn waiting_at(api: &Api) -> usize {
+pub(super) async fn waiting_at(api: &Api) -> usize {
     let queues = api.front.queues();
     let queue = queues.find("000000000000", "q").await.expect("answered").expect("created");
     queues.figures(&queue).await.expect("there").waiting

@@ -4,10 +4,12 @@
 //! the same time; a call that is dropped closes its connection, which ends a receive that waits.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{Either, select};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -20,6 +22,7 @@ use tailwater_sqs_wire::{Unsigned, sign};
 use tailwater_tls::{DialError, Dialer};
 
 use super::CALL_DEADLINE;
+use super::halt::{Halt, HaltingStream};
 use crate::error::Error;
 
 /// Connections that are kept while nothing is asked.
@@ -27,6 +30,9 @@ const IDLE_MAX: usize = 16;
 
 /// Bytes of an answer: ten messages of 1 MiB, each character escaped.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// How long what was answered before a server heard that nobody waits any more may be under way.
+const LAST_ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 
 /// What requests are signed with.
 #[derive(Clone, PartialEq, Eq)]
@@ -74,6 +80,7 @@ struct EndpointInner {
 
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
+    halt: Arc<Halt>,
     /// Drives it.
     _task: Task,
 }
@@ -143,7 +150,42 @@ impl Endpoint {
     ) -> Result<Value, Error> {
         let service = if action.contains('.') { "" } else { "AmazonSQS." };
         let request = self.request(&format!("{service}{action}"), parameters.to_string().into())?;
-        match self.0.env.timeout(deadline, self.exchange(request)).await {
+        self.exchange_within(request, deadline, &Mutex::default()).await
+    }
+
+    /// The same, until `stop` completes: the server is told then that nobody waits any more. The answer, if there was
+    /// one by then; none if the server is not reached after that.
+    pub(super) async fn call_until(
+        &self,
+        action: &str,
+        parameters: &Value,
+        deadline: Duration,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Option<Value>, Error> {
+        let request = self.request(&format!("AmazonSQS.{action}"), parameters.to_string().into())?;
+        let asked_over = Mutex::default();
+        let exchange = pin!(self.exchange_within(request, deadline, &asked_over));
+        // An answer that is there counts.
+        let exchange = match select(exchange, pin!(stop)).await {
+            Either::Left((answer, _)) => return answer.map(Some),
+            Either::Right(((), exchange)) => exchange,
+        };
+        let halt: Option<Arc<Halt>> = asked_over.lock().take();
+        let Some(halt) = halt else { return Ok(None) };
+        halt.tell();
+        // It may never end at a server that does not notice.
+        let answer = self.0.env.timeout(LAST_ANSWER_DEADLINE, exchange).await;
+        Ok(answer.and_then(Result::ok))
+    }
+
+    /// `asked_over` is told over which connection the request goes.
+    async fn exchange_within(
+        &self,
+        request: Request<Full<Bytes>>,
+        deadline: Duration,
+        asked_over: &Mutex<Option<Arc<Halt>>>,
+    ) -> Result<Value, Error> {
+        match self.0.env.timeout(deadline, self.exchange(request, asked_over)).await {
             Some(answer) => answer,
             None => Err(Error::Deadline { address: self.0.host.clone(), deadline }),
         }
@@ -175,7 +217,11 @@ impl Endpoint {
         request.body(Full::new(body)).map_err(|error| Error::Address(format!("{host}: {error}")))
     }
 
-    async fn exchange(&self, mut request: Request<Full<Bytes>>) -> Result<Value, Error> {
+    async fn exchange(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        asked_over: &Mutex<Option<Arc<Halt>>>,
+    ) -> Result<Value, Error> {
         let unreachable = |error: &dyn fmt::Display| Error::Unreachable {
             address: self.0.host.clone(),
             reason: error.to_string(),
@@ -193,6 +239,7 @@ impl Endpoint {
                     Err(error) => unreachable(&error),
                 })?,
             };
+            *asked_over.lock() = Some(Arc::clone(&connection.halt));
             let answer = match connection.sender.try_send_request(request).await {
                 Ok(answer) => answer,
                 Err(mut failed) => match failed.take_message() {
@@ -222,20 +269,22 @@ impl Endpoint {
 
     fn keep(&self, connection: Connection) {
         let mut idle = self.0.idle.lock();
-        if idle.len() < IDLE_MAX && !connection.sender.is_closed() {
+        if idle.len() < IDLE_MAX && !connection.sender.is_closed() && !connection.halt.is_told() {
             idle.push(connection);
         }
     }
 
     async fn connect(&self) -> Result<Connection, Box<dyn std::error::Error + Send + Sync>> {
         let stream = self.0.dialer.connect(&self.0.address).await?;
+        let halt = Arc::default();
+        let stream = HaltingStream::new(stream, &halt);
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let driven = async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection to queues ended");
             }
         };
-        Ok(Connection { sender, _task: self.0.env.spawn("queue-connection", driven) })
+        Ok(Connection { sender, halt, _task: self.0.env.spawn("queue-connection", driven) })
     }
 }
 

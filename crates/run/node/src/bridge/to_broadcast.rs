@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::FuturesOrdered;
+use futures::{FutureExt, StreamExt};
 use tailwater_broadcast::client::{
     Acknowledged, Listener, Newest, PublishError, Publisher, Received, ReplicasAt,
 };
@@ -30,7 +30,7 @@ use tailwater_broadcast::{Batch, Collect, Content, Position, Positions, Stream, 
 use tailwater_env::Env;
 use tailwater_format::batch::{Decompressor, Record, RecordsOfBatch};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
-use tailwater_format::{Offset, ShardId, ShardNumber, batches};
+use tailwater_format::{Offset, SegmentId, ShardId, ShardNumber, batches};
 use tailwater_log::{Fetched, LocateRead, LogStreamInfo, ReadError};
 
 use super::state::{ShardState, load, save, shard_key};
@@ -39,6 +39,7 @@ use super::{
     for_ever,
 };
 use crate::config::{BridgeConfig, BridgeStart};
+use crate::turns::{self, Turn};
 
 /// Bytes of records that are read at once, and of events that are published together.
 const PIECE_BYTES: usize = 256 << 10;
@@ -167,45 +168,49 @@ impl Shard {
         let publisher = Publisher::resume(env, addresses, to, client, state.number, forgotten);
         // First the listener, then the look: nothing comes unnoticed between them.
         let listener = log.listen([self.id()]);
-        let mut reading = state.next;
+        let (mut reading, mut fetch) = (state.next, None);
+        let (mut is_at_end, mut is_removed) = (false, false);
         let mut in_flight = FuturesOrdered::new();
         let mut saved = state.clone();
         let mut save_at = env.now() + SAVE_EVERY;
         loop {
-            let has_room = in_flight.len() < IN_FLIGHT_MAX;
-            let fetched = match has_room {
-                true => self.fetch(Offset(reading)).await,
-                false => Ok(Fetched::default()),
-            };
-            let fetched = match fetched {
-                Ok(fetched) => fetched,
-                // Once what is on its way has arrived.
-                Err(ReadError::Truncated { .. }) if !in_flight.is_empty() => Fetched::default(),
-                Err(ReadError::Truncated { log_start }) => {
-                    self.renew(&state, log_start.0).await?;
-                    bail!(
-                        "retention removed the records {} to {log_start} before they were carried",
-                        state.next
-                    );
-                }
-                Err(error) => return Err(error.into()),
-            };
-            let is_at_end = has_room && fetched.pieces.is_empty();
-            for piece in self.pieces(&fetched, reading)? {
-                reading = piece.next;
-                let published = piece.batch.map(|batch| publisher.publish_batch(&self.to, batch));
-                in_flight.push_back(async move {
-                    let published = match published {
-                        Some(published) => published.await,
-                        None => Ok(Acknowledged { seq: 0, repeated: false }),
-                    };
-                    (published, piece.next, piece.count, piece.omitted)
-                });
-            }
-            if !is_at_end && in_flight.len() < IN_FLIGHT_MAX {
-                continue;
+            // What was removed is told once what is on its way has arrived.
+            let may_read =
+                !is_at_end && in_flight.len() < IN_FLIGHT_MAX && (!is_removed || in_flight.is_empty());
+            if fetch.is_none() && may_read {
+                fetch = Some(self.fetch(Offset(reading)).boxed());
             }
             tokio::select! {
+                fetched = async { fetch.as_mut().expect("it is waited for").await }, if fetch.is_some() => {
+                    fetch = None;
+                    let fetched = match fetched {
+                        Ok(fetched) => fetched,
+                        Err(ReadError::Truncated { .. }) if !in_flight.is_empty() => {
+                            is_removed = true;
+                            continue;
+                        }
+                        Err(ReadError::Truncated { log_start }) => {
+                            self.renew(&state, log_start.0).await?;
+                            bail!(
+                                "retention removed the records {} to {log_start} before they were carried",
+                                state.next
+                            );
+                        }
+                        Err(error) => return Err(error.into()),
+                    };
+                    is_at_end = fetched.pieces.is_empty();
+                    for piece in self.pieces(&fetched, reading)? {
+                        reading = piece.next;
+                        let published = piece.batch.map(|batch| publisher.publish_batch(&self.to, batch));
+                        in_flight.push_back(async move {
+                            let published = match published {
+                                Some(published) => published.await,
+                                None => Ok(Acknowledged { seq: 0, repeated: false }),
+                            };
+                            (published, piece.next, piece.count, piece.omitted)
+                        });
+                    }
+                }
                 Some((published, next, count, omitted)) = in_flight.next() => {
                     let newest = publisher.newest();
                     self.look_at_lineage(&state, newest)?;
@@ -224,7 +229,7 @@ impl Shard {
                     BridgeStatus::count(&self.status.carried, count);
                     BridgeStatus::count(&self.status.omitted, omitted);
                 }
-                () = listener.changed(), if is_at_end => {}
+                () = listener.changed(), if is_at_end => is_at_end = false,
                 () = env.sleep_until(save_at) => {
                     self.look_at_lineage(&state, publisher.newest())?;
                     if state != saved {
@@ -250,9 +255,32 @@ impl Shard {
 
     async fn fetch(&self, from: Offset) -> Result<Fetched, ReadError> {
         let log = &self.context.log;
-        match log.fetch_hot(self.id(), from, PIECE_BYTES, true)? {
-            Some(fetched) => Ok(fetched),
-            None => log.fetch(self.id(), from, PIECE_BYTES, true).await,
+        if let Some(fetched) = log.fetch_hot(self.id(), from, PIECE_BYTES, true)? {
+            return Ok(fetched);
+        }
+        let mut turn = self.turn(from).await?;
+        let fetched = log.fetch(self.id(), from, PIECE_BYTES, true).await?;
+        if let Some(turn) = &mut turn {
+            turn.read(fetched.bytes as u64);
+        }
+        Ok(fetched)
+    }
+
+    /// Waits for a turn to read from a place that is far from the shard's end, for as long as it takes. As it is of
+    /// whoever reads one-sidedly, there is none to be waited for near the end, nor for cold storage.
+    async fn turn(&self, from: Offset) -> Result<Option<Turn>, ReadError> {
+        let log = &self.context.log;
+        loop {
+            let place = log.locate(self.id(), LocateRead::Offset(from)).await?;
+            let segment = SegmentId { shard: self.id(), number: place.segment, term: place.term };
+            let tail = log.view(self.id())?.tail;
+            if log.is_cold_segment(&segment) || !turns::is_far(segment, place.position, &tail) {
+                return Ok(None);
+            }
+            // If it does not come, others are many: it waits again.
+            if let Ok(turn) = self.context.turns.turn(&self.key(), PIECE_BYTES as u64).await {
+                return Ok(Some(turn));
+            }
         }
     }
 

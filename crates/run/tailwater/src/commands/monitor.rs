@@ -70,7 +70,7 @@ pub struct Args {
     /// The part of the records that has to come within --delay-ms.
     #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = share, requires = "delay_ms")]
     delay_slo: f64,
-    /// Of how many seconds together objectives have to be kept.
+    /// The time over which objectives have to be kept, in seconds.
     #[arg(long, default_value_t = 3_600, value_name = "SECONDS", value_parser = number::<u32>(1..=86_400))]
     slo_window: u32,
     /// Leave out the comparison with what was written. Otherwise the source's node serves each byte once more, from its

@@ -1,16 +1,17 @@
 //! What the command line makes of lines, of a node that is not there yet, and of Ctrl-C.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-
+use serde_json::{Value, json};
 use tailwater_kafka_wire::messages::configs::{
     AlterConfigsRequest, AlterConfigsRequestAlterableConfig, AlterConfigsRequestResource,
 };
 
 use crate::support::raw::Raw;
-use crate::support::{Node, wait_for};
+use crate::support::{Node, tailwater, wait_for};
 
 /// Kafka's number of a topic among what is configured.
 const TOPIC: i8 = 2;
@@ -268,6 +269,57 @@ fn a_handler_that_is_interrupted_gives_its_message_back() {
     interrupt(&worker);
     worker.wait().expect("it ends");
     assert_eq!(node.run(&["queue", "receive", "q"]), "");
+}
+
+#[test]
+fn a_message_that_is_answered_just_as_a_worker_is_interrupted_is_given_back_and_not_begun() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (begun, errors) = (dir.path().join("begun"), dir.path().join("errors"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
+    let mut command = tailwater();
+    let handler = format!("touch {}", begun.display());
+    command.args(["queue", "--endpoint", &endpoint, "receive", "q", "--exec", &handler]);
+    let mut worker = started(command, &errors);
+    let (mut stream, _) = listener.accept().expect("the worker");
+    for answer in [json!({"QueueUrl": "q"}), json!({"Attributes": {"VisibilityTimeout": "30"}})] {
+        request(&mut stream);
+        respond(&mut stream, &answer);
+    }
+    request(&mut stream);
+    interrupt(&worker);
+    assert_eq!(stream.read(&mut [0]).expect("an end"), 0, "it waits no longer");
+    let message = json!({"Body": "work", "MessageId": "1", "ReceiptHandle": "first"});
+    respond(&mut stream, &json!({"Messages": [message]}));
+    let (mut stream, _) = listener.accept().expect("the worker");
+    let asked = request(&mut stream);
+    respond(&mut stream, &json!({}));
+    assert_eq!((&asked["ReceiptHandle"], &asked["VisibilityTimeout"]), (&json!("first"), &json!(0)));
+    assert!(worker.wait().expect("it ends").success());
+    let told = std::fs::read_to_string(&errors).expect("readable");
+    assert!(told.contains("interrupted") && told.contains("visible again"), "{told}");
+    assert!(!begun.exists());
+}
+
+/// The body of the next request over a connection.
+fn request(stream: &mut TcpStream) -> Value {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).expect("a request");
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).expect("text").to_lowercase();
+    let length = head.split_once("content-length: ").expect("it has a body").1;
+    let length = length.lines().next().expect("a number").parse().expect("a number");
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).expect("a body");
+    serde_json::from_slice(&body).expect("JSON")
+}
+
+fn respond(stream: &mut TcpStream, body: &Value) {
+    let body = body.to_string();
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(answer.as_bytes()).expect("sent");
 }
 
 /// The processes below one, however far.

@@ -174,6 +174,18 @@ fn a_listener_off_loopback_is_refused_by_a_flag_a_variable_or_a_file_and_taken_w
 }
 
 #[test]
+fn a_variable_that_looks_like_a_number_is_the_text_that_its_key_takes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("tailwater.toml");
+    std::fs::write(&file, "").expect("written");
+    let variables = [("TAILWATER_SQS__ACCOUNT", "012345678901"), ("TAILWATER_TLS__CA", "7")];
+    let printed = says(&file, &variables, &["serve", "--print-config"], "");
+    let printed = printed.parse::<toml::Table>().expect("TOML");
+    assert_eq!(printed["sqs"]["account"].as_str(), Some("012345678901"));
+    assert_eq!(printed["tls"]["ca"].as_str(), Some("7"));
+}
+
+#[test]
 fn a_backend_off_loopback_is_refused_and_begins_where_it_is_meant() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("tailwater.toml");

@@ -1,77 +1,9 @@
 //! When silent members are out, by a clock that the test moves.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tailwater_env::{BoxFuture, Clock, Env, Instant, Random, Task, Tasks};
-use tokio::sync::watch;
-
 use super::super::group::Group;
 use super::*;
-
-const SECOND: Duration = Duration::from_secs(1);
-/// The shortest time that the clock can move by.
-const MOMENT: Duration = Duration::from_nanos(1);
-
-/// A world that is real but for its clock, which goes when the test says so.
-struct Moved {
-    real: Env,
-    now: watch::Sender<Instant>,
-}
-
-impl Moved {
-    fn new() -> (Arc<Self>, Env) {
-        let real = Env::real();
-        let disk = Arc::clone(real.disk());
-        let moved = Arc::new(Self { real, now: watch::Sender::new(Instant::from_ns(0)) });
-        let env = Env::new(moved.clone(), moved.clone(), moved.clone(), disk);
-        (moved, env)
-    }
-
-    /// Moves the clock; whoever was waiting for that has done what it had to when this returns.
-    async fn pass(&self, duration: Duration) {
-        self.now.send_modify(|now| *now = *now + duration);
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-impl Clock for Moved {
-    fn now(&self) -> Instant {
-        *self.now.borrow()
-    }
-
-    fn wall_ms(&self) -> i64 {
-        self.real.wall_ms()
-    }
-
-    fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()> {
-        let mut now = self.now.subscribe();
-        Box::pin(async move {
-            if now.wait_for(|now| *now >= deadline).await.is_err() {
-                // The test is over.
-                futures::future::pending().await
-            }
-        })
-    }
-}
-
-impl Random for Moved {
-    fn next_u64(&self) -> u64 {
-        self.real.random_u64()
-    }
-}
-
-impl Tasks for Moved {
-    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
-        self.real.spawn(name, future)
-    }
-
-    fn spawn_dedicated(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
-        self.real.spawn_dedicated(name, future)
-    }
-}
+use crate::moved::{MOMENT, MovedClock, SECOND};
+use crate::runtime::ConfigScope;
 
 fn members(groups: &Coordinator) -> Vec<String> {
     match groups.group("g").expect("there").group {
@@ -85,7 +17,7 @@ async fn who_waits_for_a_silent_member_of_the_classic_protocol_is_alone_when_its
 {
     let dir = tempfile::tempdir().expect("a directory");
     let log = log(dir.path()).await;
-    let (clock, env) = Moved::new();
+    let (clock, env) = MovedClock::new();
     let groups = open_in(&env, &log, quick()).await;
     let joining = |id: &str| Join { new_id: id.to_owned(), ..member(10_000) };
     let first = groups.join("g", joining("silent")).await;
@@ -130,7 +62,7 @@ async fn after_a_restart_a_member_of_kip_848_has_a_whole_session_to_come_back_an
     let dir = tempfile::tempdir().expect("a directory");
     let log = log(dir.path()).await;
     stream(&log, "topic").await;
-    let (clock, env) = Moved::new();
+    let (clock, env) = MovedClock::new();
     let config = GroupsConfig { consumer_session_timeout_ms: 45_000, ..quick() };
     let groups = open_in(&env, &log, config.clone()).await;
     groups.beat("g", beat("silent"), |_| true).await.expect("taken in");
@@ -150,7 +82,7 @@ async fn what_a_silent_member_of_kip_848_had_is_the_other_one_s_when_its_session
     let dir = tempfile::tempdir().expect("a directory");
     let log = log(dir.path()).await;
     let topic = stream(&log, "topic").await;
-    let (clock, env) = Moved::new();
+    let (clock, env) = MovedClock::new();
     let config = GroupsConfig { consumer_session_timeout_ms: 45_000, ..quick() };
     let groups = open_in(&env, &log, config).await;
     let says = async |id: &str, epoch: i32, owned: Option<std::ops::Range<u32>>| {
@@ -175,4 +107,25 @@ async fn what_a_silent_member_of_kip_848_had_is_the_other_one_s_when_its_session
     assert_eq!(members(&groups), ["stays"]);
     assert_eq!(says("stays", 2, None).await, Ok((3, Some(100))));
     assert_eq!(says("silent", 2, None).await.expect_err("out").0, ErrorCode::UnknownMemberId);
+}
+
+#[tokio::test]
+async fn a_session_timeout_that_is_set_holds_from_a_member_s_next_heartbeat_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    stream(&log, "topic").await;
+    let (clock, env) = MovedClock::new();
+    let configs = configs(&env, &log, GroupsConfig { consumer_session_timeout_ms: 45_000, ..quick() }).await;
+    let groups = open_with(&env, &log, Arc::clone(&configs)).await;
+    groups.beat("g", beat("a"), |_| true).await.expect("taken in");
+    let shorter = |_: &_| Ok([("group.consumer.session.timeout.ms".to_owned(), "10000".to_owned())].into());
+    configs.change(ConfigScope::Broker, shorter, false).await.expect("set");
+    clock.pass(45 * SECOND - MOMENT).await;
+    assert_eq!(members(&groups), ["a"]);
+    let last = groups.beat("g", Beat { epoch: 1, ..beat("a") }, |_| true).await;
+    last.expect("it is in");
+    clock.pass(10 * SECOND - MOMENT).await;
+    assert_eq!(members(&groups), ["a"]);
+    clock.pass(MOMENT).await;
+    assert_eq!(members(&groups), [""; 0]);
 }

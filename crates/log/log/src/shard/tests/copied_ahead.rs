@@ -24,7 +24,7 @@ fn what_a_copy_takes_is_copied_on_at_once_and_shown_ahead_once_its_segment_is_du
     }
     world.work();
     assert_eq!(told(&world), ["took 0..2", "took 2..3", "took 3..4"]);
-    assert_eq!((world.shard.tail().next_offset, world.shard.copyable_next()), (Offset(0), Offset(4)));
+    assert_eq!((world.shard.tail().next_offset, world.shard.copyable_next().get()), (Offset(0), Offset(4)));
     let first = world.journal / 3;
     synced(&mut world, first);
     let lines = told(&world);
@@ -39,7 +39,7 @@ fn what_a_copy_takes_is_copied_on_at_once_and_shown_ahead_once_its_segment_is_du
         lines.len() == 2 && lines[1].starts_with("ahead 0.1@") && lines[1].ends_with("with 4..5"),
         "{lines:?}"
     );
-    assert_eq!((world.shard.tail().next_offset, world.shard.copyable_next()), (Offset(2), Offset(5)));
+    assert_eq!((world.shard.tail().next_offset, world.shard.copyable_next().get()), (Offset(2), Offset(5)));
     let all = world.journal;
     synced(&mut world, all);
     assert!(told(&world).iter().all(|line| line.starts_with("caught up")));
@@ -53,11 +53,14 @@ fn what_a_copy_loses_is_copied_on_no_more_and_comes_again_in_another_segment() {
     world.settle_all();
     let _answer = world.give("b", 2, 1);
     world.work();
-    assert_eq!(world.shard.copyable_next(), Offset(3));
+    assert_eq!(world.shard.copyable_next().get(), Offset(3));
     world.step(ShardInput::Lost("a disk that fails".into()));
     world.work();
     let tail = world.shard.tail();
-    assert_eq!((tail.next_offset, world.shard.copyable_next(), tail.sealed), (Offset(2), Offset(2), true));
+    assert_eq!(
+        (tail.next_offset, world.shard.copyable_next().get(), tail.sealed),
+        (Offset(2), Offset(2), true)
+    );
     told(&world);
     let _answer = world.give("b", 2, 1);
     world.settle_all();
@@ -129,4 +132,15 @@ fn a_number_that_a_copy_lost_is_not_used_again_by_the_process_that_lost_it() {
             -> commit behind 2: term 1, starts 0, next segment 2; completed 1.1@476 of 0..3
         ",
     );
+}
+
+#[test]
+fn a_copy_whose_disk_is_not_synced_yet_is_copied_on_all_the_same_as_its_source_has_it() {
+    let config = StreamConfig { durability: StreamDurability::Interval, ..config() };
+    let mut world = World::new(config).of_copy();
+    let _answer = world.give("a", 0, 2);
+    world.work();
+    assert_eq!(world.shard.copyable_next().get(), Offset(2));
+    world.step(ShardInput::Written(EntryPlace(world.journal)));
+    assert_eq!((world.shard.tail().next_offset, world.shard.copyable_next().get()), (Offset(2), Offset(2)));
 }

@@ -13,7 +13,9 @@ use tokio::sync::oneshot;
 use super::super::*;
 use super::transcript;
 use crate::batches::{Checked, TransactionIds};
+use crate::hot::Hot;
 use crate::stream::{ProducersRecord, ShardRecord, StreamRecord, TruncatedRecord};
+use crate::view::{SharedView, View};
 
 pub(super) type Reply = oneshot::Receiver<Result<AppendAnswer, AppendError>>;
 
@@ -47,6 +49,9 @@ pub(super) struct World {
     pub(super) lines: Arc<Mutex<Vec<String>>>,
     pub(super) closed: bool,
     is_copy: bool,
+    /// What readers see.
+    view: Arc<SharedView>,
+    hot: Hot,
 }
 
 pub(super) fn shard_id() -> ShardId {
@@ -75,14 +80,12 @@ pub(super) fn checked(bytes: Bytes, ids: TransactionIds) -> Checked {
 impl World {
     /// A created stream's shard, opened, at 1,000 ms.
     pub(super) fn new(config: StreamConfig) -> Self {
+        let shard =
+            Shard::new(shard_id(), Arc::new(config), OWNER, Recovered::default(), Producers::default());
         let mut world = Self {
-            shard: Shard::new(
-                shard_id(),
-                Arc::new(config),
-                OWNER,
-                Recovered::default(),
-                Producers::default(),
-            ),
+            view: SharedView::new(View::of(&shard)),
+            hot: Hot::new(1 << 20),
+            shard,
             now_ms: 1_000,
             asked: None,
             asked_meta: None,
@@ -110,6 +113,7 @@ impl World {
         let at = StepTime { now: Instant::from_ns(self.now_ms * 1_000_000), wall_ms: self.now_ms as i64 };
         let mut out = Vec::new();
         let changed = self.shard.step(at, input, &mut out);
+        self.view.show(&self.hot, &self.shard, changed, &out);
         if changed.tail {
             self.lines.lock().push(transcript::tail("show", &self.shard.tail()));
         }
@@ -445,6 +449,7 @@ impl World {
             Shard::new(shard_id(), config, OWNER + 1, recovered, Producers::default()).with_cold(cold);
         self.shard = if self.is_copy { shard.of_copy() } else { shard };
         self.shard.plant(planted);
+        self.view = self.view.begin_anew(View::of(&self.shard));
         self.closed = false;
         self.step(ShardInput::Opened);
     }

@@ -2,7 +2,7 @@
 
 use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Resource};
 
-/// Whom a backend lets in. Nobody named is everybody.
+/// Who is let in by a backend. Nobody named is everybody.
 #[derive(Debug, Default, clap::Args)]
 pub struct BackendRights {
     /// Let this client read, and no client that is not named: the subject of a certificate (CN=orders), one of its

@@ -5,7 +5,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal as ProcessSignal, kill_process_group};
-use tailwater_client::queue::{Message, Unhandled};
+use tailwater_client::queue::{Message, Queue, Unhandled};
 use tailwater_env::Env;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Child;
@@ -45,12 +45,11 @@ pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> 
     let mut interrupts = signal(SignalKind::interrupt())?;
     let mut interrupted = false;
     while received < wanted && !interrupted {
-        let answer = tokio::select! {
-            biased;
-            _ = interrupts.recv() => break,
-            answer = queue.receive(1) => answer,
+        let stop = async {
+            interrupts.recv().await;
+            interrupted = true;
         };
-        let mut messages = match answer {
+        let mut messages = match queue.receive_until(1, stop).await {
             Err(error) if is_endless && error.is_retriable() => {
                 eprintln!("tailwater: {error}; trying again");
                 Env::real().sleep(RETRY_PAUSE).await;
@@ -63,6 +62,11 @@ pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> 
             None if is_endless => continue,
             None => break,
         };
+        if interrupted {
+            // It was on its way.
+            give_back(&queue, &message).await;
+            break;
+        }
         received += 1;
         let missed = |error: &tailwater_client::Error| {
             eprintln!("tailwater: the message may become visible while it is handled: {error}");
@@ -86,6 +90,17 @@ pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> 
     let (counted, were) = (output::counted(received as u64, "message"), output::were(failed as u64));
     anyhow::ensure!(failed == 0, "{failed} of {counted} {were} not handled");
     Ok(())
+}
+
+/// Makes a message visible that nobody handles any more.
+async fn give_back(queue: &Queue, message: &Message) {
+    match queue.change_visibility(message, 0).await {
+        Ok(()) => eprintln!("tailwater: {} was not handled (interrupted) and is visible again", message.id),
+        Err(error) => eprintln!(
+            "tailwater: {} was not handled (interrupted) and comes again after its timeout: {error}",
+            message.id
+        ),
+    }
 }
 
 /// Why a message was not handled.
