@@ -470,4 +470,6 @@ async fn sweep(env: Env, ttl: Duration, backend: Weak<Backend>) {
 #[cfg(test)]
 mod eviction_tests;
 #[cfg(test)]
+mod planted_tests;
+#[cfg(test)]
 mod tests;
