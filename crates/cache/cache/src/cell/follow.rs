@@ -73,9 +73,9 @@ impl CellFollower {
     /// What has changed next. Whoever keeps values that he got by quorum, and forgets those that this tells of, keeps
     /// none that was replaced before [`CellFollower::as_of`]. A value that is being got while its key is told is not to
     /// be kept. One that is got within [`MUTATIONS_SETTLE`] after that may be the one before the change, which is told
-    /// again: by the next backend that applies it, or when it can't be under way any more. Values that expire do so by the reader's clock, and are not told of; nor are those that are removed
-    /// for room, which have not changed. Cancelling it loses nothing. Who does not call it for long is told that
-    /// everything may have changed.
+    /// again: by the next backend that applies it, or when it can't be under way any more. Values that expire do so by
+    /// the reader's clock, and are not told of; nor are those that are removed for room, which have not changed.
+    /// Cancelling it loses nothing. Who does not call it for long is told that everything may have changed.
     pub async fn next(&mut self) -> CellNews {
         loop {
             if let Some(told) = self.told.pop_front() {

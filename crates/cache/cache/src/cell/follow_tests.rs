@@ -206,8 +206,8 @@ struct ModelChange {
     acknowledged: Option<Instant>,
 }
 
-/// What whoever is told of `news` has by then, who gets it at once: two of three have applied it, or he may get what was
-/// before. Who gets values from then on gets what was acknowledged before.
+/// What whoever is told of `news` has by then, who gets it at once: two of three have applied it, or he may get what
+/// was before. Who gets values from then on gets what was acknowledged before.
 fn hear(told: &mut BTreeSet<u128>, changes: &[ModelChange], news: Vec<CellNews>) {
     for news in news {
         match news {
