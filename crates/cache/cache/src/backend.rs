@@ -298,7 +298,7 @@ impl Backend {
         }
         if outcomes.contains(&Outcome::Applied) {
             let applied = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Outcome::Applied);
-            self.note_changes(applied.map(|(item, _)| KeyHash::of(item.key)));
+            self.note_changes(applied.map(|(item, _)| (KeyHash::of(item.key), item.version)));
             self.ring();
         }
         checked?;
@@ -469,5 +469,7 @@ async fn sweep(env: Env, ttl: Duration, backend: Weak<Backend>) {
 
 #[cfg(test)]
 mod eviction_tests;
+#[cfg(test)]
+mod planted_tests;
 #[cfg(test)]
 mod tests;

@@ -177,11 +177,15 @@ pub const TOUCHES_PER_CALL_MAX: usize = 4_096;
 /// Keys that a backend notes as read under one hold of the table's lock: some tens of microseconds.
 pub const TOUCHES_PER_STEP: usize = 256;
 
-/// Changes that a backend keeps for those who follow them, at most: 1 MiB of hashes. Who is further behind is told that
+/// Changes that a backend keeps for those who follow them, at most: 2 MiB. Who is further behind is told that
 /// any key may have changed.
 pub const CHANGES_KEPT_MAX: usize = 65_536;
 
-/// Changes in one answer, at most: 256 KiB.
+/// Changes that a follower knows of from some of their backends and not from all, at most. If there are more, any key
+/// may have changed.
+pub const CHANGES_OPEN_MAX: usize = 262_144;
+
+/// Changes in one answer, at most: 512 KiB.
 pub const CHANGES_PER_REPLY_MAX: usize = 16_384;
 
 /// Those who wait at one backend for the next change, at most. If there are more, those who wait longest ask again.

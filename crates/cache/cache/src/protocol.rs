@@ -355,6 +355,10 @@ pub struct ChangesReply {
     /// In the gap keys may have been copied from another backend. No other backend tells of that.
     #[prost(bool, tag = "6")]
     pub has_copied: bool,
+    /// The version of each of these changes, 16 bytes each. [`Version::ZERO`] is a copy of what another backend has. A
+    /// backend that does not say so sends none.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub versions: Bytes,
 }
 
 impl ChangesReply {
@@ -362,6 +366,14 @@ impl ChangesReply {
     pub fn decode_hashes(&self) -> Option<Vec<KeyHash>> {
         let (hashes, rest) = self.hashes.as_chunks::<16>();
         rest.is_empty().then(|| hashes.iter().map(|hash| KeyHash(u128::from_le_bytes(*hash))).collect())
+    }
+
+    /// The versions, of a backend that says them; otherwise none.
+    pub fn decode_versions(&self) -> Vec<Version> {
+        let (versions, _) = self.versions.as_chunks::<{ Version::BYTES }>();
+        let is_whole = self.versions.len() == self.hashes.len();
+        let versions = versions.iter().filter(|_| is_whole);
+        versions.map(Version::from_bytes).collect()
     }
 }
 

@@ -39,6 +39,8 @@ mod mapping;
 mod passing;
 #[cfg_attr(test, allow(unsafe_code))] // its tests try what the seals forbid
 mod region;
+#[cfg(test)]
+mod released_tests;
 mod room;
 mod server;
 mod service;

@@ -25,6 +25,7 @@ use crate::limits::{
     CHANGES_FOLLOWED, CHANGES_KEPT_MAX, CHANGES_PER_REPLY_MAX, CHANGES_WAIT, CHANGES_WAITS_MAX,
 };
 use crate::protocol::{ChangesReply, ChangesRequest};
+use crate::version::Version;
 
 /// The changes of one backend.
 #[derive(Default)]
@@ -40,7 +41,8 @@ struct KeptChanges {
     order: u64,
     /// Changes of this order that are not kept any more.
     gone: u64,
-    kept: VecDeque<KeyHash>,
+    /// With the version of each, or [`Version::ZERO`] of a copy.
+    kept: VecDeque<(KeyHash, Version)>,
     /// As many changes as there were when a key was copied last.
     copied: u64,
     /// When somebody asked last.
@@ -63,20 +65,22 @@ impl KeptChanges {
     /// The answer to who was told of so many changes, which is not more than there were.
     fn behind(&self, told: u64) -> Bytes {
         let Some(skipped) = told.checked_sub(self.gone) else { return self.gap(told < self.copied) };
-        let mut hashes = BytesMut::new();
-        let some = self.kept.iter().skip(skipped as usize).take(CHANGES_PER_REPLY_MAX);
-        some.for_each(|hash| hashes.extend_from_slice(&hash.0.to_le_bytes()));
+        let (mut hashes, mut versions) = (BytesMut::new(), BytesMut::new());
+        for (hash, version) in self.kept.iter().skip(skipped as usize).take(CHANGES_PER_REPLY_MAX) {
+            hashes.extend_from_slice(&hash.0.to_le_bytes());
+            versions.extend_from_slice(&version.to_bytes());
+        }
         let told = told + hashes.len() as u64 / 16;
         let is_all = told == self.count();
-        let (order, hashes) = (self.order, hashes.freeze());
+        let (order, hashes, versions) = (self.order, hashes.freeze(), versions.freeze());
         let (is_gap, has_copied) = (false, false);
-        ChangesReply { order, told, hashes, is_gap, is_all, has_copied }.encode_to_vec().into()
+        ChangesReply { order, told, hashes, is_gap, is_all, has_copied, versions }.encode_to_vec().into()
     }
 
     fn gap(&self, has_copied: bool) -> Bytes {
-        let (order, told, hashes) = (self.order, self.count(), Bytes::new());
+        let (order, told, hashes, versions) = (self.order, self.count(), Bytes::new(), Bytes::new());
         let (is_gap, is_all) = (true, true);
-        ChangesReply { order, told, hashes, is_gap, is_all, has_copied }.encode_to_vec().into()
+        ChangesReply { order, told, hashes, is_gap, is_all, has_copied, versions }.encode_to_vec().into()
     }
 }
 
@@ -88,22 +92,22 @@ fn send(answers: Answers) {
 }
 
 impl Backend {
-    /// Keys have changed. Said before that is acknowledged.
-    pub(super) fn note_changes(&self, hashes: impl Iterator<Item = KeyHash>) {
-        self.note_some(hashes, false);
+    /// Keys have changed, to these versions. Said before that is acknowledged.
+    pub(super) fn note_changes(&self, changes: impl Iterator<Item = (KeyHash, Version)>) {
+        self.note_some(changes, false);
     }
 
     /// A key was set or erased as another backend has it. No other backend tells of that.
     pub(super) fn note_copy(&self, hash: KeyHash) {
         self.changes.has_copied.store(true, Ordering::Relaxed);
-        self.note_some(std::iter::once(hash), true);
+        self.note_some(std::iter::once((hash, Version::ZERO)), true);
     }
 
-    fn note_some(&self, hashes: impl Iterator<Item = KeyHash>, is_copied: bool) {
+    fn note_some(&self, some: impl Iterator<Item = (KeyHash, Version)>, is_copied: bool) {
         let mut guard = self.changes.kept.lock();
         let Some(changes) = &mut *guard else { return };
         let before = changes.count();
-        changes.kept.extend(hashes);
+        changes.kept.extend(some);
         if changes.count() == before {
             return;
         }

@@ -224,3 +224,158 @@ impl Ghosts {
         self.names.remove(&(hash.0 as u64))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tailwater_env::Instant;
+
+    use super::super::{Node, TablePlace};
+    use super::*;
+    use crate::version::Version;
+
+    /// Items there is room for, a byte each.
+    const ROOM: usize = 500;
+    const HOT: std::ops::Range<u64> = 0..50;
+
+    /// Bugs on purpose, in how the order is used: a check that does not catch them checks nothing.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum S3Plant {
+        /// None: as it is used.
+        None,
+        /// What is read is not noted.
+        UsesNotCounted,
+        /// The small queue never has more than its part, so that all has to go from the main one.
+        SmallNeverFull,
+        /// Names of what was removed are not kept.
+        GhostsForgotten,
+    }
+
+    /// A cache of items that are names alone.
+    struct S3Cache {
+        plant: S3Plant,
+        order: EvictionOrder,
+        nodes: NodeArena,
+        held: BTreeMap<u64, u32>,
+        free: Vec<u32>,
+        next_cold: u64,
+    }
+
+    impl S3Cache {
+        fn new(plant: S3Plant) -> Self {
+            let order = EvictionOrder::new(EvictionPolicy::S3Fifo);
+            let (nodes, held, free) = (NodeArena(Vec::new()), BTreeMap::new(), Vec::new());
+            Self { plant, order, nodes, held, free, next_cold: 1_000 }
+        }
+
+        fn node(name: u64) -> Node {
+            let begin = Instant::from_ns(0);
+            let mut slabs = super::super::Slabs::new(1);
+            Node {
+                hash: KeyHash(name.into()),
+                version: Version::ZERO,
+                slot: slabs.allocate(64, begin).expect("room"),
+                len: 1,
+                place: TablePlace::Chain,
+                modified: begin,
+                used: begin,
+                expires_ms: 0,
+                links: RecencyLinks::NONE,
+                eviction: EvictionPlace::NONE,
+                is_copied: false,
+            }
+        }
+
+        fn touch(&mut self, name: u64) {
+            if let Some(node) = self.held.get(&name).filter(|_| self.plant != S3Plant::UsesNotCounted) {
+                self.order.note_use(*node, &mut self.nodes);
+            }
+        }
+
+        fn set(&mut self, name: u64) {
+            if self.held.contains_key(&name) {
+                return self.touch(name);
+            }
+            while self.held.len() >= ROOM {
+                self.evict();
+            }
+            let node = self.free.pop().unwrap_or(self.nodes.0.len() as u32);
+            match self.nodes.0.get_mut(node as usize) {
+                Some(free) => *free = Self::node(name),
+                None => self.nodes.0.push(Self::node(name)),
+            }
+            self.order.insert(node, &mut self.nodes);
+            self.held.insert(name, node);
+        }
+
+        fn evict(&mut self) {
+            let live = if self.plant == S3Plant::SmallNeverFull { u64::MAX } else { self.held.len() as u64 };
+            let node = self.order.next(live, &mut self.nodes).expect("some are held");
+            self.order.note_evicted(node, self.held.len(), &mut self.nodes);
+            self.order.remove(node, &mut self.nodes);
+            if self.plant == S3Plant::GhostsForgotten {
+                self.order.forget();
+            }
+            let name = self.nodes.0[node as usize].hash.0 as u64;
+            assert_eq!(self.held.remove(&name), Some(node), "what is removed was held");
+            self.free.push(node);
+        }
+
+        /// Sets names that nobody set before, and that nobody reads.
+        fn scan(&mut self, count: usize) {
+            for _ in 0..count {
+                self.next_cold += 1;
+                self.set(self.next_cold);
+            }
+        }
+
+        fn hot_held(&self) -> usize {
+            HOT.filter(|name| self.held.contains_key(name)).count()
+        }
+    }
+
+    /// What S3-FIFO promises, or what of it does not hold.
+    fn check(plant: S3Plant) -> Result<(), String> {
+        let mut read = S3Cache::new(plant);
+        HOT.for_each(|name| read.set(name));
+        for round in 0..20 {
+            HOT.for_each(|name| read.touch(name));
+            read.scan(ROOM / 5);
+            let held = read.hot_held();
+            if held < 50 {
+                return Err(format!("{held} of 50 that are read all the time are left in round {round}"));
+            }
+        }
+        let mut back = S3Cache::new(plant);
+        HOT.for_each(|name| back.set(name));
+        back.scan(ROOM);
+        if back.hot_held() > 0 {
+            return Err("what nobody reads stays".to_owned());
+        }
+        HOT.for_each(|name| back.set(name));
+        back.scan(3 * ROOM);
+        let small: u64 =
+            back.held.values().filter(|node| back.nodes.0[**node as usize].eviction.is_small).count() as u64;
+        if small != back.order.small_bytes {
+            return Err(format!("the small queue counts {} bytes of {small}", back.order.small_bytes));
+        }
+        match back.hot_held() {
+            50 => Ok(()),
+            held => Err(format!("{held} of 50 that came back soon outlast a scan")),
+        }
+    }
+
+    #[test]
+    fn s3_fifo_keeps_what_is_read_and_what_comes_back_and_each_planted_bug_is_caught() {
+        assert_eq!(check(S3Plant::None), Ok(()));
+        for (plant, what) in [
+            (S3Plant::UsesNotCounted, "read all the time"),
+            (S3Plant::SmallNeverFull, "read all the time"),
+            (S3Plant::GhostsForgotten, "came back soon"),
+        ] {
+            let caught = check(plant).expect_err("it is caught");
+            assert!(caught.contains(what), "{plant:?}, by chance only: {caught}");
+        }
+    }
+}

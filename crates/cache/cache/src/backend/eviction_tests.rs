@@ -179,6 +179,51 @@ fn keys_that_are_not_held_are_not_noted_and_too_many_or_half_ones_are_refused() 
     assert!(touch(&backend, [].iter()).expect("nothing is well formed"));
 }
 
+#[test]
+fn a_backend_at_all_of_its_memory_takes_an_hour_of_writes_of_all_sizes_and_answers_the_last_ones() {
+    const SETS: u64 = 20_000;
+    for eviction in ALL {
+        let ttl = Duration::from_secs(600);
+        let config =
+            BackendConfig { capacity_bytes: 4 * BLOCK_BYTES, eviction_at: 1.0, eviction, ttl, ..small(ID) };
+        let (backend, clock) = start(config);
+        let capacity = 4 * BLOCK_BYTES;
+        let key_of = |n: u64| format!("key {}", n % 7_000).into_bytes();
+        // Sizes come and go over the hour, so that slabs change what they are for; now and then there is a large one.
+        let len_of = |n: u64| match n % 500 {
+            0 => 700_000,
+            _ => 40 + (n * 7_919 % 97) as usize * (1 + n as usize * 8 / SETS as usize) * 5,
+        };
+        let mut full = 0;
+        for n in 1..=SETS {
+            clock.advance(Duration::from_secs(3_600) / SETS as u32);
+            let key = key_of(n);
+            assert_eq!(set(&backend, &key, n, len_of(n)), Outcome::Applied, "{eviction:?}, SET {n}");
+            let held = read(&backend, &key);
+            assert_eq!(held, Some((version(n), value(&key, version(n), len_of(n)))), "{eviction:?}, SET {n}");
+            // Some that were set before, or nothing.
+            for before in [n.saturating_sub(3), n.saturating_sub(450), n * 31 % n.max(2)] {
+                if let Some((at, bytes)) = read(&backend, &key_of(before)) {
+                    assert!(at.timestamp_us <= n && key_of(at.timestamp_us) == key_of(before));
+                    let expected = value(&key_of(before), at, len_of(at.timestamp_us));
+                    assert!(bytes == expected, "{eviction:?}, SET {n}: {at}");
+                }
+            }
+            if n % 64 == 0 {
+                let _ = touch(&backend, [key_of(n / 2), key_of(n)].iter());
+                while backend.sweep_once() {}
+                let stats = backend.stats();
+                assert!(stats.live_bytes <= capacity, "{} of {capacity}", stats.live_bytes);
+                full += u64::from(stats.live_bytes * 10 > capacity * 7);
+            }
+        }
+        let stats = backend.stats();
+        assert!(full > SETS / 64 / 2, "{eviction:?}: it was full {full} times");
+        assert!(stats.evicted > 1_000 && stats.slabs_reclaimed > 10, "{eviction:?}: {stats:?}");
+        assert_eq!(stats.sets, SETS);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]

@@ -10,9 +10,12 @@
 //! after it, or do not answer, which is said. It is said at the beginning and whenever the cell's configuration has
 //! changed, too.
 //!
-//! All is decided by [`FollowedBackends`], from what backends answer and when.
+//! A backend tells of a change before another one may have applied it. Who gets the key then may get the value before.
+//! So a change that one backend alone tells of is told once more when nothing of it is under way any more.
+//!
+//! All is decided by [`FollowedBackends`], from what backends answer and when, and by [`OpenChanges`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -23,8 +26,9 @@ use tailwater_rma::CallError;
 
 use super::{Cell, Mode};
 use crate::layout::KeyHash;
-use crate::limits::{CHANGES_WAIT, MUTATIONS_SETTLE};
+use crate::limits::{CHANGES_OPEN_MAX, CHANGES_WAIT, MUTATIONS_SETTLE};
 use crate::protocol::{ChangesReply, ChangesRequest, METHOD_CHANGES, REFUSED_CONFIG};
+use crate::version::Version;
 
 /// The pause before a backend is asked again that did not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -69,10 +73,9 @@ impl CellFollower {
     /// What has changed next. Whoever keeps values that he got by quorum, and forgets those that this tells of, keeps
     /// none that was replaced before [`CellFollower::as_of`]. A value that is being got while its key is told is not to
     /// be kept. One that is got within [`MUTATIONS_SETTLE`] after that may be the one before the change, which is told
-    /// again by the next backend that applies it: if that one is not heard, and the third one misses the change, that
-    /// value stays. Values that expire do so by the reader's clock, and are not told of; nor are those that are removed
-    /// for room, which have not changed. Cancelling it loses nothing. Who does not call it for long is told that
-    /// everything may have changed.
+    /// again: by the next backend that applies it, or when it can't be under way any more. Values that expire do so by
+    /// the reader's clock, and are not told of; nor are those that are removed for room, which have not changed.
+    /// Cancelling it loses nothing. Who does not call it for long is told that everything may have changed.
     pub async fn next(&mut self) -> CellNews {
         loop {
             if let Some(told) = self.told.pop_front() {
@@ -102,6 +105,7 @@ impl CellFollower {
         let inner = self.cell.inner();
         let numbers = inner.replicas.iter().map(|replica| replica.number);
         self.following.go_by(inner.config_id, inner.mode, numbers);
+        self.following.open.is_changing = inner.other.is_some();
         for replica in &inner.replicas {
             let Some((order, told)) = self.following.begin_asking(replica.number) else { continue };
             let (inner, replica) = (std::sync::Arc::clone(&inner), std::sync::Arc::clone(replica));
@@ -154,6 +158,98 @@ pub(super) struct FollowedBackends {
     backends: BTreeMap<u32, Followed>,
     /// Whether the begin under this configuration was told.
     has_begun: bool,
+    open: OpenChanges,
+}
+
+/// Changes of which some backends have told and others may yet, where a quorum is more than one of them.
+#[derive(Default)]
+struct OpenChanges {
+    /// The latest that is known of each key.
+    of: BTreeMap<KeyHash, OpenChange>,
+    /// Those of which one backend alone has told, by until when it had told all before.
+    lone: BTreeSet<(Option<Instant>, KeyHash)>,
+    /// By when they were told first.
+    order: VecDeque<(Instant, KeyHash)>,
+    /// There were too many: when that was, and until when all was told before the oldest one.
+    left_out: Option<(Instant, Option<Instant>)>,
+    /// The cell's backends change: two of those before and two of those after acknowledge, so two that have told may be
+    /// no quorum.
+    is_changing: bool,
+}
+
+#[derive(Clone, Copy)]
+struct OpenChange {
+    version: Version,
+    /// Who told first.
+    number: u32,
+    told: Instant,
+    /// Until when that one had told all before.
+    since: Option<Instant>,
+    is_lone: bool,
+}
+
+impl OpenChanges {
+    /// A backend that had told all up to `since` has told of a change.
+    fn hear(&mut self, hash: KeyHash, version: Version, number: u32, since: Option<Instant>, now: Instant) {
+        match self.of.get_mut(&hash) {
+            Some(known) if known.version == version => {
+                if known.number == number || self.is_changing {
+                    return;
+                }
+                if known.is_lone {
+                    known.is_lone = false;
+                    self.lone.remove(&(known.since, hash));
+                } else {
+                    // A key has three replicas.
+                    self.of.remove(&hash);
+                }
+                return;
+            }
+            Some(known) if known.version > version => return,
+            Some(known) => drop(self.lone.remove(&(known.since, hash))),
+            None => {}
+        }
+        self.of.insert(hash, OpenChange { version, number, told: now, since, is_lone: true });
+        self.lone.insert((since, hash));
+        self.order.push_back((now, hash));
+        while self.order.len() > CHANGES_OPEN_MAX {
+            let Some(change) = self.pop() else { continue };
+            let (_, since) = self.left_out.unwrap_or((now, change.since));
+            self.left_out = Some((now, since.min(change.since)));
+        }
+    }
+
+    /// The first one in order, if one backend alone has told of it.
+    fn pop(&mut self) -> Option<OpenChange> {
+        let (told, hash) = self.order.pop_front()?;
+        // It may be a later one of the key.
+        let change = *self.of.get(&hash).filter(|change| change.told == told)?;
+        self.of.remove(&hash);
+        self.lone.remove(&(change.since, hash)).then_some(change)
+    }
+
+    /// What is to be told once more.
+    fn due(&mut self, now: Instant) -> Option<CellNews> {
+        let is_over = |told: Instant| now.since(told) >= MUTATIONS_SETTLE;
+        let mut keys = Vec::new();
+        while let Some((_, hash)) = self.order.front().copied().filter(|(told, _)| is_over(*told)) {
+            if self.pop().is_some() {
+                keys.push(hash);
+            }
+        }
+        if self.left_out.is_some_and(|(when, _)| is_over(when)) {
+            self.left_out = None;
+            return Some(CellNews::Everything);
+        }
+        (!keys.is_empty()).then_some(CellNews::Keys(keys))
+    }
+
+    /// Until when all is told more than once, if it is `as_of` otherwise.
+    fn as_of(&self, as_of: Option<Instant>) -> Option<Instant> {
+        let lone = self.lone.first().map_or(as_of, |(since, _)| *since);
+        let left_out = self.left_out.map_or(as_of, |(_, since)| since);
+        as_of.min(lone).min(left_out)
+    }
 }
 
 /// One backend.
@@ -243,14 +339,23 @@ impl FollowedBackends {
         let (Some(reply), Some(hashes)) = (reply, hashes) else {
             followed.is_lost = true;
             let is_untold = self.settle(now) && self.has_begun;
-            return is_untold.then_some(CellNews::Everything).into_iter().collect();
+            let everything = is_untold.then_some(CellNews::Everything);
+            return everything.into_iter().chain(self.open.due(now)).collect();
         };
         // Those that are not settled are one gap with this one.
         let begin = followed.told();
         followed.is_lost = false;
         followed.has_answered |= config_id == self.config_id;
         followed.place = (reply.order, reply.told);
-        let mut changes = Vec::new();
+        let mut changes: Vec<CellNews> = self.open.due(now).into_iter().collect();
+        if self.spare > 0 {
+            for (hash, version) in hashes.iter().zip(reply.decode_versions()) {
+                // What is copied is at two replicas when that is told.
+                if version != Version::ZERO {
+                    self.open.hear(*hash, version, number, begin, now);
+                }
+            }
+        }
         if !hashes.is_empty() {
             changes.push(CellNews::Keys(hashes));
         }
@@ -301,6 +406,6 @@ impl FollowedBackends {
         let mut told: Vec<Option<Instant>> = self.backends.values().map(Followed::told).collect();
         told.sort_unstable();
         // The one that is furthest behind is not needed, if there is a spare one.
-        told.get(self.spare).copied().flatten().filter(|_| self.has_begun)
+        self.open.as_of(told.get(self.spare).copied().flatten()).filter(|_| self.has_begun)
     }
 }

@@ -12,6 +12,7 @@ use super::*;
 use crate::limits::MUTATIONS_SETTLE;
 use crate::protocol::ChangesReply;
 use crate::testing::in_runtime;
+use crate::version::Version;
 
 const CONFIG_ID: u64 = 9;
 
@@ -19,10 +20,13 @@ fn at(ms: u64) -> Instant {
     Instant::from_ns(0) + Duration::from_millis(ms)
 }
 
-/// A reply that tells of `keys` behind which there are `told` changes.
+/// A reply that tells of `keys` behind which there are `told` changes. A key's change has the key as its version.
 fn reply(order: u64, told: u64, keys: &[u128], is_gap: bool) -> Option<ChangesReply> {
     let hashes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-    Some(ChangesReply { order, told, hashes: hashes.into(), is_gap, is_all: true, has_copied: false })
+    let version = |key: &u128| Version { timestamp_us: *key as u64 + 1, client_id: 0, sequence: 0 };
+    let versions: Vec<u8> = keys.iter().flat_map(|key| version(key).to_bytes()).collect();
+    let (hashes, versions) = (hashes.into(), versions.into());
+    Some(ChangesReply { order, told, hashes, is_gap, is_all: true, has_copied: false, versions })
 }
 
 /// Three backends that have answered at the beginning, at 0 ms, and at 5 s.
@@ -82,6 +86,39 @@ fn a_change_is_told_with_one_backend_away_and_everything_where_two_were_away_at_
     // While another one is away a gap is everything at once.
     answered(&mut following, 1, 40_000, None);
     assert_eq!(answered(&mut following, 2, 40_100, reply(5, 0, &[], true)), [CellNews::Everything]);
+}
+
+#[test]
+fn what_one_backend_alone_has_told_is_told_once_more_and_until_then_it_is_not_known_what_has_changed() {
+    let keys = |key| [CellNews::Keys(vec![KeyHash(key)])];
+    let mut following = begun(Mode::R32);
+    (0..3).for_each(|number| drop(answered(&mut following, number, 10_000, reply(1, 0, &[], false))));
+    // The first one has applied it. The second one is not heard, and the third one misses it.
+    assert_eq!(answered(&mut following, 0, 10_100, reply(1, 1, &[7], false)), keys(7));
+    assert_eq!(answered(&mut following, 2, 10_200, reply(1, 0, &[], false)), []);
+    assert_eq!(answered(&mut following, 0, 12_000, reply(1, 1, &[], false)), []);
+    assert_eq!(answered(&mut following, 2, 12_000, reply(1, 0, &[], false)), []);
+    assert_eq!(following.as_of(), Some(at(10_000)), "who got it may have what was before");
+    assert_eq!(answered(&mut following, 2, 13_100, reply(1, 0, &[], false)), keys(7));
+    assert_eq!(answered(&mut following, 0, 13_200, reply(1, 1, &[], false)), []);
+    assert_eq!(following.as_of(), Some(at(13_100)));
+    // Of what two have told, and of what was copied, nothing is told again.
+    (0..3).for_each(|number| {
+        drop(answered(&mut following, number, 20_000 + u64::from(number), reply(1, 2, &[8], false)))
+    });
+    let copied =
+        reply(1, 3, &[9], false).map(|of| ChangesReply { versions: vec![0; Version::BYTES].into(), ..of });
+    assert_eq!(answered(&mut following, 0, 20_100, copied), keys(9));
+    assert_eq!(answered(&mut following, 1, 23_500, reply(1, 2, &[], false)), []);
+    // A later change of a key is one of its own.
+    let later = |told, version: u64| {
+        let version = Version { timestamp_us: version, client_id: 1, sequence: 0 }.to_bytes();
+        reply(1, told, &[7], false).map(|of| ChangesReply { versions: version.to_vec().into(), ..of })
+    };
+    assert_eq!(answered(&mut following, 0, 30_000, later(4, 50)), keys(7));
+    assert_eq!(answered(&mut following, 1, 30_100, later(3, 60)), keys(7));
+    assert_eq!(answered(&mut following, 2, 30_200, later(3, 50)), keys(7));
+    assert_eq!(answered(&mut following, 2, 33_100, reply(1, 3, &[], false)), keys(7));
 }
 
 #[test]
@@ -169,11 +206,15 @@ struct ModelChange {
     acknowledged: Option<Instant>,
 }
 
-/// What whoever is told of `news` knows of by then. Who gets values from then on gets what was acknowledged before.
+/// What whoever is told of `news` has by then, who gets it at once: two of three have applied it, or he may get what
+/// was before. Who gets values from then on gets what was acknowledged before.
 fn hear(told: &mut BTreeSet<u128>, changes: &[ModelChange], news: Vec<CellNews>) {
     for news in news {
         match news {
-            CellNews::Keys(keys) => told.extend(keys.iter().map(|key| key.0)),
+            CellNews::Keys(keys) => {
+                let is_got = |key: &u128| changes[*key as usize].applied.len() >= 2;
+                told.extend(keys.iter().map(|key| key.0).filter(is_got));
+            }
             CellNews::Everything => {
                 let acknowledged = |n: &usize| changes[*n].acknowledged.is_some();
                 told.extend((0..changes.len()).filter(acknowledged).map(|n| n as u128));
