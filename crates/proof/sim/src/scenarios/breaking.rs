@@ -113,7 +113,7 @@ pub(super) struct BreakableCell<M> {
     pub(super) members: Vec<u32>,
 }
 
-impl<M: Broken + Default> BreakableCell<M> {
+impl<M: Broken + Default + Send + 'static> BreakableCell<M> {
     /// Starts the backends, and connects clients, each of which looks up in a way of its own and is given to `begin`.
     pub(super) fn start(
         world: &World,
