@@ -218,7 +218,7 @@ impl BackendProcess {
         number: usize,
         dir: &Path,
         capacity_bytes: u64,
-        tls: Option<&SystemTls>,
+        (tls, ofi): (Option<&SystemTls>, Option<&str>),
     ) -> anyhow::Result<Self> {
         let name = format!("{}-{number}", cell.as_str());
         let unix = dir.join(format!("{name}.sock"));
@@ -245,7 +245,11 @@ impl BackendProcess {
             }
         }
         let scheme = if tls.is_some() { "tls" } else { "tcp" };
-        let addresses = vec![format!("unix:{}", unix.display()), format!("{scheme}:{tcp}")];
+        let mut addresses = vec![format!("unix:{}", unix.display()), format!("{scheme}:{tcp}")];
+        if let Some(provider) = ofi {
+            args.extend(["--ofi".to_owned(), provider.to_owned()]);
+            addresses.push(format!("ofi:{tcp}"));
+        }
         Ok(Self { child: None, name, args, addresses })
     }
 
@@ -265,11 +269,16 @@ impl BackendProcess {
     }
 }
 
-/// Starts the three backends of a data cell and nothing else.
-pub fn start_data_cell(dir: &Path, capacity_bytes: u64) -> anyhow::Result<Vec<BackendProcess>> {
+/// Starts the three backends of a data cell and nothing else, which are read over libfabric too if `ofi` is a provider of
+/// its.
+pub fn start_data_cell(
+    dir: &Path,
+    capacity_bytes: u64,
+    ofi: Option<&str>,
+) -> anyhow::Result<Vec<BackendProcess>> {
     let mut backends = Vec::with_capacity(BACKENDS);
     for number in 0..BACKENDS {
-        let mut backend = BackendProcess::prepare(CellName::Data, number, dir, capacity_bytes, None)?;
+        let mut backend = BackendProcess::prepare(CellName::Data, number, dir, capacity_bytes, (None, ofi))?;
         backend.start(dir)?;
         backends.push(backend);
     }
@@ -379,7 +388,8 @@ impl System {
         let (mut data_cell, mut metadata_cell) = (Vec::new(), Vec::new());
         if args.cells() == CellProcesses::R32 {
             for number in 0..BACKENDS {
-                let prepare = |cell, bytes| BackendProcess::prepare(cell, number, &dir, bytes, tls.as_ref());
+                let prepare =
+                    |cell, bytes| BackendProcess::prepare(cell, number, &dir, bytes, (tls.as_ref(), None));
                 data_cell.push(prepare(CellName::Data, args.cell_mib << 20)?);
                 metadata_cell.push(prepare(CellName::Metadata, METADATA_BYTES)?);
             }

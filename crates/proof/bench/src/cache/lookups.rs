@@ -97,8 +97,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         std::fs::create_dir_all(&path)?;
         Ok(path)
     };
-    let three = start_data_cell(&place("three")?, CAPACITY_BYTES)?;
-    let single = start_data_cell(&place("single")?, CAPACITY_BYTES)?;
+    let three = start_data_cell(&place("three")?, CAPACITY_BYTES, None)?;
+    let single = start_data_cell(&place("single")?, CAPACITY_BYTES, None)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (slow_replica, sizes) = runtime.block_on(async {
         let slow_replica = slow_replica(args, &three, &single).await?;
