@@ -1,8 +1,8 @@
 //! Memory regions and one-sided reads of them.
 //!
-//! A server owns [`Region`]s and writes to them. Clients read them without the server's application taking part:
-//! they map them (over a Unix socket, where the descriptors are handed over), an engine thread answers
-//! straight from the memory (over TCP, plain or in TLS), or libfabric does. [`local`] is the same contract within one process.
+//! A server owns [`Region`]s and writes to them. Clients read them without the server's application taking part: they
+//! map them (over a Unix socket, where the descriptors are handed over), an engine thread answers straight from the
+//! memory (over TCP, plain or in TLS), or libfabric does. [`local`] is the same contract within one process.
 //!
 //! | operation | what it does | who takes part at the server |
 //! |---|---|---|
@@ -15,12 +15,12 @@
 //! where they lie, as they do over plain TCP: they are copied and encrypted, 128 KiB at a time. Descriptors are passed
 //! over Unix sockets only, which are never in TLS.
 //!
-//! Over libfabric ([`Address::Ofi`], the feature `ofi`) a READ is an `fi_read` of memory that the server has registered.
-//! All else goes over the TCP connection beside it, and so does a READ while libfabric has failed. The provider is the
-//! server's to choose. One for hardware (`verbs;ofi_rxm`, `efa`) answers without the server's processor; those in
-//! software (`tcp;ofi_rxm`, `shm`) have a thread of the server drive them, and are slower than the two transports above.
-//! libfabric checks a key and a range, and trusts the rest that comes from a peer: it is for networks where all who can
-//! connect are trusted.
+//! Over libfabric ([`Address::Ofi`], the feature `ofi`) a READ is an `fi_read` of memory that the server has
+//! registered. All else goes over the TCP connection beside it, and so does a READ while libfabric has failed. The
+//! provider is the server's to choose. One for hardware (`verbs;ofi_rxm`, `efa`) answers without the server's
+//! processor; those in software (`tcp;ofi_rxm`, `shm`) have a thread of the server drive them, and are slower than the
+//! two transports above. libfabric checks a key and a range, and trusts the rest that comes from a peer: it is for
+//! networks where all who can connect are trusted.
 //!
 //! What is read is never to be trusted: it may be torn at any byte and of any age. What a peer sends is never
 //! trusted either: it can cost that peer its connection, and nobody else anything.

@@ -95,8 +95,8 @@ pub struct ServerConfig {
     pub tcp: Option<SocketAddr>,
     /// What takes the connections of `tcp`: in TLS, or as they come.
     pub tls: Acceptor,
-    /// A provider of libfabric's, such as `verbs;ofi_rxm` or `tcp;ofi_rxm`, that reads the regions for those who connect
-    /// to `tcp` by [`Address::Ofi`]. What it reads is not encrypted, so it does not go with `tls`.
+    /// A provider of libfabric's, such as `verbs;ofi_rxm` or `tcp;ofi_rxm`, that reads the regions for those who
+    /// connect to `tcp` by [`Address::Ofi`]. What it reads is not encrypted, so it does not go with `tls`.
     pub ofi: Option<String>,
     /// A path to listen at. Clients there are given the regions themselves.
     pub unix: Option<PathBuf>,

@@ -269,8 +269,8 @@ impl BackendProcess {
     }
 }
 
-/// Starts the three backends of a data cell and nothing else, which are read over libfabric too if `ofi` is a provider of
-/// its.
+/// Starts the three backends of a data cell and nothing else, which are read over libfabric too if `ofi` is a provider
+/// of its.
 pub fn start_data_cell(
     dir: &Path,
     capacity_bytes: u64,

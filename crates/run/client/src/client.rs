@@ -27,7 +27,8 @@ use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerSettings};
 /// Which way to the cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Shared memory where the backend runs on this host, elsewhere libfabric where the backend serves it, and else TCP.
+    /// Shared memory where the backend runs on this host, elsewhere libfabric where the backend serves it, and else
+    /// TCP.
     #[default]
     Auto,
     /// Shared memory or nothing.

@@ -1,8 +1,8 @@
 //! READs over libfabric, and everything else as frames over TCP.
 //!
-//! What libfabric cannot do goes over TCP as well, so that a reader never notices more than another speed: regions without
-//! a key, and all READs while there is no endpoint. After a failure a new endpoint is tried, by what the server says
-//! then: it has made new keys if its regions have moved.
+//! What libfabric cannot do goes over TCP as well, so that a reader never notices more than another speed: regions
+//! without a key, and all READs while there is no endpoint. After a failure a new endpoint is tried, by what the server
+//! says then: it has made new keys if its regions have moved.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::connection::{
     assert_fills,
 };
 use crate::fabric::initiator::{Initiator, SlotPending};
-use crate::fabric::pool::Slot;
+use crate::fabric::pool::FabricSlot;
 use crate::frame::{self, Decoder, FabricReply, FrameKind, HelloReply, RegionKey};
 use crate::limits::{FABRIC_AGAIN, FABRIC_OPEN_DEADLINE, FABRIC_SLOT_BYTES, READ_BYTES_MAX};
 
@@ -44,7 +44,7 @@ enum FabricState {
 }
 
 /// A part of a READ that one slot has room for.
-struct Piece {
+struct SlotPiece {
     key: RegionKey,
     offset: u64,
     /// Where it begins in the caller's memory.
@@ -131,7 +131,7 @@ impl Ofi {
         &self,
         initiator: &Initiator,
         ops: &[ReadOp],
-    ) -> Option<(Vec<Piece>, Vec<Result<(), OpError>>)> {
+    ) -> Option<(Vec<SlotPiece>, Vec<Result<(), OpError>>)> {
         let (mut pieces, mut results) = (Vec::with_capacity(ops.len()), Vec::with_capacity(ops.len()));
         let mut at = 0;
         for op in ops {
@@ -141,7 +141,7 @@ impl Ofi {
                 let key = initiator.key_of(op.region.0 as usize)?;
                 for done in (0..len).step_by(FABRIC_SLOT_BYTES) {
                     let offset = op.offset + done as u64;
-                    pieces.push(Piece {
+                    pieces.push(SlotPiece {
                         key,
                         offset,
                         at: at + done,
@@ -167,7 +167,11 @@ impl Ofi {
 }
 
 /// Reads all pieces, as many at a time as there are slots for.
-async fn read_pieces(initiator: &Initiator, pieces: &[Piece], out: &mut [u8]) -> Result<(), FabricFailed> {
+async fn read_pieces(
+    initiator: &Initiator,
+    pieces: &[SlotPiece],
+    out: &mut [u8],
+) -> Result<(), FabricFailed> {
     let mut under_way = std::collections::VecDeque::new();
     let mut next = pieces.iter();
     let mut waits = next.next();
@@ -176,7 +180,10 @@ async fn read_pieces(initiator: &Initiator, pieces: &[Piece], out: &mut [u8]) ->
             // Who holds none waits for one; who does waits for its own first.
             let slot = match initiator.try_slot() {
                 Some(slot) => slot,
-                None if under_way.is_empty() => initiator.slot().await,
+                None if under_way.is_empty() => {
+                    let failed = || FabricFailed("its endpoint has failed".to_owned());
+                    initiator.slot().await.ok_or_else(failed)?
+                }
                 None => break,
             };
             under_way.push_back((piece, initiator.begin(slot, piece.key, piece.offset, piece.len)));
@@ -198,7 +205,7 @@ async fn read_pieces(initiator: &Initiator, pieces: &[Piece], out: &mut [u8]) ->
 }
 
 /// The slot of a read that has ended; `None` if it has not, and is not waited for.
-async fn ended(pending: &mut SlotPending, is_waited_for: bool) -> Result<Option<Slot>, FabricFailed> {
+async fn ended(pending: &mut SlotPending, is_waited_for: bool) -> Result<Option<FabricSlot>, FabricFailed> {
     let gone = || FabricFailed("its endpoint is gone".to_owned());
     let done = match pending.try_recv() {
         Err(oneshot::error::TryRecvError::Empty) if is_waited_for => pending.await.map_err(|_| gone())?,

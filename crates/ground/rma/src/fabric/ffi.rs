@@ -1,11 +1,11 @@
 //! Endpoints of libfabric, through the shim in C beside this file.
 //!
-//! An [`Endpoint`] owns what others read of it, or what it reads into: memory that is registered, or that a read is under
-//! way into, is given back behind the end of the endpoint only. An endpoint that libfabric does not end is left as it
-//! is, with that memory, for as long as the process lives.
+//! An [`FabricEndpoint`] owns what others read of it, or what it reads into: memory that is registered, or that a read
+//! is under way into, is given back behind the end of the endpoint only. An endpoint that libfabric does not end is
+//! left as it is, with that memory, for as long as the process lives.
 //!
-//! Endpoints of the provider `shm` that are in one process have pointers to each other, which that provider follows when
-//! the other one is closed. So where one serves and one reads, all are closed together, behind the last of them
+//! Endpoints of the provider `shm` that are in one process have pointers to each other, which that provider follows
+//! when the other one is closed. So where one serves and one reads, all are closed together, behind the last of them
 //! ([`SHM`]). They do nothing meanwhile.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::fabric::pool::{Slot, SlotPool};
+use crate::fabric::pool::{FabricSlot, SlotPool};
 use crate::frame::RegionKey;
 use crate::limits::{FABRIC_NAME_BYTES_MAX, FABRIC_SLOTS};
 use crate::region::Region;
@@ -131,18 +131,18 @@ pub(crate) struct FabricRead {
 }
 
 /// What became of a read that was begun.
-pub(crate) enum Begun {
+pub(crate) enum BegunRead {
     /// It is under way.
     UnderWay,
     /// There is no room for it at the moment, or no connection yet.
-    Again(Slot),
+    Again(FabricSlot),
     /// It will not be.
     Failed(io::Error),
 }
 
 /// One endpoint, with what it owns; see the module. Its functions are called by one thread at a time, as they take it
 /// exclusively.
-pub(crate) struct Endpoint {
+pub(crate) struct FabricEndpoint {
     /// There until it is dropped.
     open: Option<OpenEndpoint>,
     wait: Option<OwnedFd>,
@@ -153,7 +153,7 @@ pub(crate) struct Endpoint {
 
 // SAFETY: libfabric binds none of its objects to a thread, and what `pool_desc` and `open` point to is used by whoever
 // has the value exclusively.
-unsafe impl Send for Endpoint {}
+unsafe impl Send for FabricEndpoint {}
 
 /// What has to be ended together.
 struct OpenEndpoint {
@@ -163,10 +163,10 @@ struct OpenEndpoint {
     regions: Vec<Arc<Region>>,
     /// What reads are under way into.
     pool: Option<Arc<SlotPool>>,
-    under_way: Vec<Option<Slot>>,
+    under_way: Vec<Option<FabricSlot>>,
 }
 
-// SAFETY: as of `Endpoint`.
+// SAFETY: as of `FabricEndpoint`.
 unsafe impl Send for OpenEndpoint {}
 
 /// Loads libfabric.
@@ -202,7 +202,7 @@ fn is_again(code: c_int) -> bool {
     code == -libc::EAGAIN
 }
 
-impl Endpoint {
+impl FabricEndpoint {
     /// Opens one that serves regions, at `node` if its provider has addresses of IP.
     pub(crate) fn serving(provider: &str, node: Option<&str>) -> io::Result<Self> {
         Self::opened(provider, node, true)
@@ -281,8 +281,8 @@ impl Endpoint {
     /// Whatever the provider says.
     fn register(&mut self, base: *mut u8, len: usize, key: u64, remote: bool) -> io::Result<RawRegion> {
         let mut out = RawRegion { memory: std::ptr::null_mut(), desc: std::ptr::null_mut(), key: 0, base: 0 };
-        // SAFETY: the endpoint is open; the callers own the memory from `base` on, of `len` bytes, for as long as `self`
-        // does, which gives it back behind what is registered. Peers read it only, or it is read into.
+        // SAFETY: the endpoint is open; the callers own the memory from `base` on, of `len` bytes, for as long as
+        // `self` does, which gives it back behind what is registered. Peers read it only, or it is read into.
         let code = unsafe { tw_ofi_register(self.raw(), base.cast(), len, key, remote.into(), &mut out) };
         checked(code, "fi_mr_reg")?;
         self.open().registered.push(NonNull::new(out.memory).expect("it is there after success"));
@@ -330,8 +330,8 @@ impl Endpoint {
         Ok(FabricPeer(peer))
     }
 
-    /// A descriptor that becomes readable when there is something to poll, if [`Endpoint::may_wait`] said so before;
-    /// none where the provider can only be asked.
+    /// A descriptor that becomes readable when there is something to poll, if [`FabricEndpoint::may_wait`] said so
+    /// before; none where the provider can only be asked.
     pub(crate) fn wait_descriptor(&self) -> Option<&OwnedFd> {
         self.wait.as_ref()
     }
@@ -346,13 +346,13 @@ impl Endpoint {
     ///
     /// # Panics
     /// If the slot is none of its pool.
-    pub(crate) fn begin(&mut self, slot: Slot, read: &FabricRead) -> Begun {
+    pub(crate) fn begin(&mut self, slot: FabricSlot, read: &FabricRead) -> BegunRead {
         let pool = self.open().pool.as_ref().expect("it reads");
         assert!(slot.is_of(pool), "another pool's memory may be gone before the endpoint");
         let to = pool.slot_memory(slot.place(), read.len);
         let place = slot.place();
-        // SAFETY: the endpoint is open. `to` has `len` bytes in the pool, which `self` keeps; nobody else uses them while
-        // the slot is under way, and the place is below the number of slots that the endpoint was opened with.
+        // SAFETY: the endpoint is open. `to` has `len` bytes in the pool, which `self` keeps; nobody else uses them
+        // while the slot is under way, and the place is below the number of slots that the endpoint was opened with.
         let code = unsafe {
             tw_ofi_read(
                 self.raw(),
@@ -367,17 +367,17 @@ impl Endpoint {
         };
         if code == 0 {
             self.open().under_way[place] = Some(slot);
-            return Begun::UnderWay;
+            return BegunRead::UnderWay;
         }
         // Whatever it says, the provider has not taken the slot.
-        if is_again(code) { Begun::Again(slot) } else { Begun::Failed(error_of(code, "fi_read")) }
+        if is_again(code) { BegunRead::Again(slot) } else { BegunRead::Failed(error_of(code, "fi_read")) }
     }
 
     /// Lets the provider go on, and hands out the slots of reads that have ended, each with its error if it failed.
     ///
     /// # Errors
     /// If the endpoint is of no use any more.
-    pub(crate) fn poll(&mut self, mut ended: impl FnMut(Slot, Option<io::Error>)) -> io::Result<()> {
+    pub(crate) fn poll(&mut self, mut ended: impl FnMut(FabricSlot, Option<io::Error>)) -> io::Result<()> {
         let mut done = [RawDone::default(); POLLED_MAX];
         loop {
             // SAFETY: the endpoint is open, and there is room for as many as is said.
@@ -395,7 +395,7 @@ impl Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for FabricEndpoint {
     fn drop(&mut self) {
         let open = self.open.take();
         let Some(serves) = self.counted else { return };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tailwater_env::Env;
 
-use crate::fabric::ffi::Endpoint;
+use crate::fabric::ffi::FabricEndpoint;
 use crate::fabric::{Looks, Waker, node_of};
 use crate::frame::FabricReply;
 use crate::limits::FABRIC_PROVIDER_BYTES_MAX;
@@ -33,12 +33,12 @@ struct HostShared {
     service: Arc<dyn Service>,
     told: RwLock<Arc<FabricReply>>,
     waker: Waker,
-    orders: Mutex<Orders>,
+    orders: Mutex<HostOrders>,
 }
 
 /// What the thread is to do beside driving its endpoint.
 #[derive(Clone, Copy, Default)]
-struct Orders {
+struct HostOrders {
     renew: bool,
     stop: bool,
 }
@@ -109,8 +109,8 @@ impl Drop for FabricHost {
 }
 
 impl HostShared {
-    fn open(&self) -> io::Result<Endpoint> {
-        let mut endpoint = Endpoint::serving(&self.provider, self.node.as_deref())?;
+    fn open(&self) -> io::Result<FabricEndpoint> {
+        let mut endpoint = FabricEndpoint::serving(&self.provider, self.node.as_deref())?;
         let table = RegionTable::of(&*self.service);
         let mut keys = Vec::new();
         for region in table.regions() {
@@ -123,7 +123,7 @@ impl HostShared {
         Ok(endpoint)
     }
 
-    fn run(&self, endpoint: Endpoint) {
+    fn run(&self, endpoint: FabricEndpoint) {
         let mut open = Some(endpoint);
         let mut looks = Looks::default();
         loop {
@@ -149,7 +149,7 @@ impl HostShared {
     }
 
     /// The old one ends first, so that nobody reads by its keys, and its address is free.
-    fn renew(&self, old: Option<Endpoint>) -> Option<Endpoint> {
+    fn renew(&self, old: Option<FabricEndpoint>) -> Option<FabricEndpoint> {
         *self.told.write() =
             Arc::new(FabricReply { provider: self.provider.clone(), ..FabricReply::default() });
         drop(old);
@@ -162,7 +162,7 @@ impl HostShared {
         }
     }
 
-    fn wait(&self, endpoint: &mut Endpoint, looks: &mut Looks) {
+    fn wait(&self, endpoint: &mut FabricEndpoint, looks: &mut Looks) {
         if endpoint.wait_descriptor().is_none() {
             // Peers' reads bring nothing that is seen here, so it is looked at as if there were none.
             self.waker.wait(None, Some(looks.pause()));

@@ -1,8 +1,8 @@
 //! A client's endpoint: it reads what one server has registered.
 //!
-//! Whoever reads begins its reads itself, and looks once whether they have ended: over shared memory they have. A thread
-//! drives what is left: it hands out what ends, begins again what there was no room for, and notices what takes too
-//! long. All of them take turns with the endpoint, which nobody keeps while waiting.
+//! Whoever reads begins its reads itself, and looks once whether they have ended: over shared memory they have. A
+//! thread drives what is left: it hands out what ends, begins again what there was no room for, and notices what takes
+//! too long. All of them take turns with the endpoint, which nobody keeps while waiting.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
 use tokio::sync::oneshot;
 
-use crate::fabric::ffi::{Begun, Endpoint, FabricPeer, FabricRead};
-use crate::fabric::pool::{Slot, SlotPool};
+use crate::fabric::ffi::{BegunRead, FabricEndpoint, FabricPeer, FabricRead};
+use crate::fabric::pool::{FabricSlot, SlotPool};
 use crate::fabric::{Looks, Waker, node_of};
 use crate::frame::{FabricReply, RegionKey};
 use crate::limits::{FABRIC_READ_DEADLINE, FABRIC_SLOTS};
@@ -25,12 +25,12 @@ use crate::limits::{FABRIC_READ_DEADLINE, FABRIC_SLOTS};
 const LOOK_FOR_LATE: Duration = Duration::from_millis(250);
 /// How long it sleeps at most while nothing is under way.
 const LOOK_ANYWAY: Duration = Duration::from_secs(10);
-/// When what there was no room for is tried again, if nothing else happens: connections that are being made don't always
-/// tell that they are.
+/// When what there was no room for is tried again, if nothing else happens: connections that are being made don't
+/// always tell that they are.
 const TRY_AGAIN_AFTER: Duration = Duration::from_micros(200);
 
 /// A read's end: the slot with its bytes, or why there are none.
-type SlotDone = Result<Slot, String>;
+type SlotDone = Result<FabricSlot, String>;
 
 /// A read under way, in a slot of its own.
 pub(crate) type SlotPending = oneshot::Receiver<SlotDone>;
@@ -52,14 +52,15 @@ struct InitiatorShared {
 }
 
 struct Driven {
-    endpoint: Endpoint,
+    endpoint: FabricEndpoint,
+    pool: Arc<SlotPool>,
     /// Who waits for the read in each slot, and since when. Nobody, if it came too late.
     waiting: Vec<Option<(Instant, oneshot::Sender<SlotDone>)>>,
     /// How many those are.
     under_way: usize,
     /// What there was no room for.
-    again: VecDeque<(Slot, FabricRead, Instant, oneshot::Sender<SlotDone>)>,
-    /// It is of no use any more, because of this.
+    again: VecDeque<(FabricSlot, FabricRead, Instant, oneshot::Sender<SlotDone>)>,
+    /// It is of no use any more, because of this; its pool is closed then.
     failed: Option<String>,
     stopped: bool,
 }
@@ -73,7 +74,7 @@ impl Initiator {
     pub(crate) fn open(env: &Env, ip: IpAddr, told: &FabricReply) -> io::Result<Self> {
         let pool = SlotPool::new()?;
         let node = node_of(&told.provider, ip);
-        let mut endpoint = Endpoint::reading(&told.provider, node.as_deref(), Arc::clone(&pool))?;
+        let mut endpoint = FabricEndpoint::reading(&told.provider, node.as_deref(), Arc::clone(&pool))?;
         if endpoint.format() != told.format {
             let why = format!("its names are of format {}, and not {}", told.format, endpoint.format());
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -82,10 +83,16 @@ impl Initiator {
         let descriptor = endpoint.wait_descriptor().map(OwnedFd::try_clone).transpose()?;
         let mut waiting = Vec::new();
         waiting.resize_with(FABRIC_SLOTS, || None);
-        let driven =
-            Driven { endpoint, waiting, under_way: 0, again: VecDeque::new(), failed: None, stopped: false };
+        let driven = Mutex::new(Driven {
+            endpoint,
+            pool: Arc::clone(&pool),
+            waiting,
+            under_way: 0,
+            again: VecDeque::new(),
+            failed: None,
+            stopped: false,
+        });
         let waker = Waker::new()?;
-        let driven = Mutex::new(driven);
         let shared = Arc::new(InitiatorShared { env: env.clone(), pool, waker, driven, descriptor });
         let initiator = Self { shared: Arc::clone(&shared), peer, keys: told.keys.clone() };
         env.spawn_dedicated("rma-fabric", async move { shared.run() }).detach();
@@ -98,17 +105,17 @@ impl Initiator {
     }
 
     /// A slot to read into, if one is free.
-    pub(crate) fn try_slot(&self) -> Option<Slot> {
+    pub(crate) fn try_slot(&self) -> Option<FabricSlot> {
         self.shared.pool.try_take()
     }
 
-    /// A slot to read into, as soon as one is free.
-    pub(crate) async fn slot(&self) -> Slot {
+    /// A slot to read into, as soon as one is free; `None` once the endpoint has failed.
+    pub(crate) async fn slot(&self) -> Option<FabricSlot> {
         self.shared.pool.take().await
     }
 
     /// Begins to read `len` bytes, at most a slot's, at `offset` of the region that `key` is of.
-    pub(crate) fn begin(&self, slot: Slot, key: RegionKey, offset: u64, len: usize) -> SlotPending {
+    pub(crate) fn begin(&self, slot: FabricSlot, key: RegionKey, offset: u64, len: usize) -> SlotPending {
         let address = key.base.wrapping_add(offset);
         let read = FabricRead { peer: self.peer, key: key.key, address, len };
         let (done, pending) = oneshot::channel();
@@ -203,19 +210,19 @@ impl Driven {
         found
     }
 
-    fn begin(&mut self, slot: Slot, read: FabricRead, since: Instant, done: oneshot::Sender<SlotDone>) {
+    fn begin(&mut self, slot: FabricSlot, read: FabricRead, since: Instant, done: oneshot::Sender<SlotDone>) {
         if let Some(why) = &self.failed {
             let _ = done.send(Err(why.clone()));
             return;
         }
         let place = slot.place();
         match self.endpoint.begin(slot, &read) {
-            Begun::UnderWay => {
+            BegunRead::UnderWay => {
                 self.waiting[place] = Some((since, done));
                 self.under_way += 1;
             }
-            Begun::Again(slot) => self.again.push_front((slot, read, since, done)),
-            Begun::Failed(error) => drop(done.send(Err(error.to_string()))),
+            BegunRead::Again(slot) => self.again.push_front((slot, read, since, done)),
+            BegunRead::Failed(error) => drop(done.send(Err(error.to_string()))),
         }
     }
 
@@ -242,8 +249,9 @@ impl Driven {
         }
     }
 
-    /// Slots stay with the endpoint, which may still read into them.
+    /// Slots stay with the endpoint, which may still read into them. So nobody waits for one.
     fn fail(&mut self, why: &str) {
+        self.pool.close();
         let why = self.failed.get_or_insert_with(|| why.to_owned()).clone();
         let waiting = self.waiting.iter_mut().filter_map(Option::take).map(|(_, done)| done);
         for done in waiting.chain(self.again.drain(..).map(|(_, _, _, done)| done)) {

@@ -1,7 +1,7 @@
 //! Memory that reads come into: slots of one mapping, lent one by one.
 //!
-//! Their number bounds the reads that are under way. What comes into a slot is copied out of it by whoever asked, so that
-//! a read that was given up writes to nobody's memory.
+//! Their number bounds the reads that are under way. What comes into a slot is copied out of it by whoever asked, so
+//! that a read that was given up writes to nobody's memory.
 
 use std::io;
 use std::sync::Arc;
@@ -34,20 +34,25 @@ impl SlotPool {
     }
 
     /// One, if any is free.
-    pub(crate) fn try_take(self: &Arc<Self>) -> Option<Slot> {
+    pub(crate) fn try_take(self: &Arc<Self>) -> Option<FabricSlot> {
         self.permits.try_acquire().ok()?.forget();
         Some(self.lend())
     }
 
-    /// One, as soon as there is one.
-    pub(crate) async fn take(self: &Arc<Self>) -> Slot {
-        self.permits.acquire().await.expect("it is never closed").forget();
-        self.lend()
+    /// One, as soon as there is one; `None` once no more are lent.
+    pub(crate) async fn take(self: &Arc<Self>) -> Option<FabricSlot> {
+        self.permits.acquire().await.ok()?.forget();
+        Some(self.lend())
     }
 
-    fn lend(self: &Arc<Self>) -> Slot {
+    /// Lends no more.
+    pub(super) fn close(&self) {
+        self.permits.close();
+    }
+
+    fn lend(self: &Arc<Self>) -> FabricSlot {
         let place = self.free.lock().pop().expect("as many as there are permits");
-        Slot { place, pool: Arc::clone(self) }
+        FabricSlot { place, pool: Arc::clone(self) }
     }
 
     /// All of them.
@@ -67,12 +72,12 @@ impl SlotPool {
 
 /// One slot, given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct FabricSlot {
     place: usize,
     pool: Arc<SlotPool>,
 }
 
-impl Slot {
+impl FabricSlot {
     /// Its place in the pool.
     pub(super) fn place(&self) -> usize {
         self.place
@@ -92,7 +97,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for FabricSlot {
     fn drop(&mut self) {
         self.pool.free.lock().push(self.place);
         self.pool.permits.add_permits(1);

@@ -5,8 +5,8 @@
  * Nothing is linked: the library is loaded when it is first asked for, so that a program starts where there is none.
  *
  * Errors are negative numbers of libfabric's, which are the system's where it has them. The caller sees to it that
- * an endpoint's functions are not called at the same time, and that memory outlives what is registered and what is under
- * way: see ffi.rs.
+ * an endpoint's functions are not called at the same time, and that memory outlives what is registered and what is
+ * under way: see ffi.rs.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -294,8 +294,8 @@ int tw_ofi_read(struct tw_ofi *ofi, uint32_t slot, void *to, size_t len, void *d
 }
 
 /*
- * Lets the provider go on, and answers how many reads have ended, up to `max`, or an error of the queue itself. An error
- * of a read is a positive number.
+ * Lets the provider go on, and answers how many reads have ended, up to `max`, or an error of the queue itself. An
+ * error of a read is a positive number.
  */
 int tw_ofi_poll(struct tw_ofi *ofi, struct tw_ofi_done *done, size_t max)
 {

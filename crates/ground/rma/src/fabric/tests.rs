@@ -57,7 +57,8 @@ fn pair(env: &Env, provider: &str, bytes: &[u8]) -> (Arc<Regions>, FabricHost, I
 }
 
 async fn read(initiator: &Initiator, key: RegionKey, offset: u64, len: usize) -> Result<Vec<u8>, String> {
-    let pending = initiator.begin(initiator.slot().await, key, offset, len);
+    let slot = initiator.slot().await.ok_or("it has failed")?;
+    let pending = initiator.begin(slot, key, offset, len);
     initiator.look();
     let slot = pending.await.expect("its endpoint is there")?;
     let mut out = vec![0; len];
@@ -165,7 +166,8 @@ fn a_read_that_nobody_waits_for_gives_its_slot_back() {
             let (_service, _host, initiator) = pair(&env, provider, b"served");
             let key = initiator.key_of(0).expect("it is registered");
             for _ in 0..3 * FABRIC_SLOTS {
-                drop(initiator.begin(initiator.slot().await, key, 0, FABRIC_SLOT_BYTES));
+                let slot = initiator.slot().await.expect("it is open");
+                drop(initiator.begin(slot, key, 0, FABRIC_SLOT_BYTES));
             }
             assert_eq!(read(&initiator, key, 0, 6).await.expect(provider), b"served");
         }
@@ -181,5 +183,18 @@ fn a_provider_that_is_not_there_is_named_with_what_to_do() {
         assert!(error.contains("carrier-pigeon") && error.contains("fi_info"), "{error}");
         let error = start(RXM, IpAddr::V4(Ipv4Addr::UNSPECIFIED)).expect("nobody reaches that").to_string();
         assert!(error.contains("0.0.0.0"), "{error}");
+    });
+}
+
+#[test]
+fn who_waits_for_a_slot_is_told_when_the_endpoint_fails() {
+    run(async |env| {
+        let (_service, _host, initiator) = pair(&env, RXM, b"served");
+        let held: Vec<_> = std::iter::from_fn(|| initiator.try_slot()).collect();
+        assert_eq!(held.len(), FABRIC_SLOTS);
+        let mut waits = std::pin::pin!(initiator.slot());
+        assert!(futures::poll!(&mut waits).is_pending());
+        initiator.fail("the test says so");
+        assert!(waits.await.is_none());
     });
 }

@@ -192,7 +192,9 @@ impl World {
         let server = Server::start(&env, config, service.clone()).expect("it starts");
         let address = address_of(&server);
         let connection = connect_with(&env, &address, &tls.dialer).await.expect("it listens");
-        assert_eq!(connection.capabilities().memory, transport == Transport::Shm);
+        let can = connection.capabilities();
+        assert_eq!(can.memory, transport == Transport::Shm);
+        assert_eq!(can.scar, !matches!(transport, Transport::Shm | Transport::Ofi(_)));
         let bell = Arc::new(Bell::Server(server.doorbell()));
         Self {
             transport,

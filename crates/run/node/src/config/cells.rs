@@ -57,7 +57,8 @@ pub struct CellSection {
     /// Backends that run as processes of their own: for each, its addresses (`unix:/path`, `tcp:ip:port`,
     /// `tls:ip:port`, `ofi:ip:port`), nearest first. Empty: the node runs the backend itself, with one copy.
     pub backends: Vec<Vec<String>>,
-    /// The provider of libfabric's by which clients can read from a backend that the node runs itself; none if not said.
+    /// The provider of libfabric's by which clients can read from a backend that the node runs itself; none if not
+    /// said.
     pub ofi: Option<String>,
     /// Memory of each backend that the node runs itself, in bytes.
     pub capacity_bytes: u64,

@@ -220,7 +220,8 @@ pub struct Seeds {
     #[arg(long, value_name = "NAME", value_parser = cell_name)]
     cell: Option<String>,
     /// Address of one of the cell's backends, as `tailwater cell describe` shows them: `unix:PATH`, `tcp:HOST:PORT`,
-    /// `tls:HOST:PORT` or `ofi:HOST:PORT`. You may give several. The first backend that answers tells the others' addresses.
+    /// `tls:HOST:PORT` or `ofi:HOST:PORT`. You may give several. The first backend that answers tells the others'
+    /// addresses.
     #[arg(long, value_name = "ADDRESS", value_parser = seed)]
     seed: Vec<Address>,
 }

@@ -121,16 +121,26 @@ fn regions_that_move_are_read_over_tcp_and_then_over_libfabric_again() {
 fn who_is_admitted_no_longer_has_no_key_that_reads() {
     run(async |env, service, server| {
         let ofi = connected(&env, &server).await;
-        let initiator = ofi.initiator().expect("it is up");
         assert_eq!(read(&ofi).await, *b"before");
+        let told = ask(&ofi.tcp).await.expect("it is admitted");
+        let key = told.keys[0].expect("it is registered");
         *service.admits.lock() = false;
         server.admission().ask_again();
         while ofi.lost().is_none() {
             env.sleep(Duration::from_millis(1)).await;
         }
         ofi.read(&[op(0, 6)], &mut [0; 6]).await.expect_err("it is refused");
-        drop(initiator);
-        // Not even by an endpoint of its own, with what it was told.
+        // Nor by an endpoint of its own, which nobody asks whose it is.
+        let own = Initiator::open(&env, ofi.ip, &told).expect("there is libfabric");
+        let still_reads = async || {
+            let pending = own.begin(own.slot().await.expect("it is open"), key, 0, 6);
+            own.look();
+            pending.await.expect("it is there").is_ok()
+        };
+        // The server's thread closes the old endpoint behind that.
+        while still_reads().await {
+            env.sleep(Duration::from_millis(1)).await;
+        }
         *service.admits.lock() = true;
         let again = connected(&env, &server).await;
         assert_eq!(read(&again).await, *b"before");
