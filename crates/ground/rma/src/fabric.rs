@@ -25,10 +25,11 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-/// How often an endpoint without a descriptor is looked at by the thread that drives it: at once for so many looks that
-/// brought nothing, then at longer and longer intervals up to the longest.
+/// Looks at an endpoint without a descriptor that bring nothing, until the thread that drives it pauses between them.
 const LOOKS_AT_ONCE: u32 = 50;
+/// The first pause. It doubles from look to look.
 const LOOK_AFTER: Duration = Duration::from_micros(20);
+/// The longest pause between two looks at an endpoint without a descriptor.
 const LOOK_AFTER_MAX: Duration = Duration::from_millis(1);
 
 /// The address of IP that an endpoint is opened with; the others have names of their own.
