@@ -11,6 +11,8 @@ INPUT ?=
 CORES ?= 0,1
 
 comma := ,
+# What all features need to be built, libfabric's headers: the program loads the library where it is asked for.
+FABRIC := /usr/include/rdma/fabric.h=libfabric-dev
 # What is shipped has functions of the same code once: a seventh less. Rust's own linker does that, which is the default on x86-64 alone.
 FOLDED := $(if $(filter x86_64,$(shell uname -m)),-C link-arg=-Wl$(comma)--icf=all)
 
@@ -19,12 +21,12 @@ FOLDED := $(if $(filter x86_64,$(shell uname -m)),-C link-arg=-Wl$(comma)--icf=a
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-build: ## the program, target/release/tailwater, without what takes long to build: benches, BookKeeper, Cassandra, object stores, TLS
+build: ## the program, target/release/tailwater, without what takes long to build: benches, BookKeeper, Cassandra, object stores, TLS; nor libfabric
 	@.ci/need cc=gcc
 	$(CARGO) build --release -p tailwater
 
 dist: ## what is shipped and measured, target/dist/tailwater: everything, optimized as one program, below 40 MB; takes longer
-	@.ci/need cc=gcc
+	@.ci/need cc=gcc $(FABRIC)
 	$(CARGO) rustc --profile dist -p tailwater --all-features --bin tailwater -- -C strip=symbols $(FOLDED)
 	@.ci/size $(TARGET)/dist/tailwater
 
@@ -36,7 +38,7 @@ wheel: libtailwater ## the Python package with that library, in target/wheels
 	.ci/wheel $(TARGET)/dist/libtailwater.so $(TARGET)/wheels
 
 check: ## formatting and lints
-	@.ci/need cc=gcc
+	@.ci/need cc=gcc $(FABRIC)
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 
@@ -44,7 +46,7 @@ test: ## everything that must hold: check, all tests, 200 simulated seeds, the s
 	@.ci/test
 
 test-long: ## what takes too long for that, in parts of up to 80 minutes; results in docs/test-long.md; PARTS=kills for one
-	@.ci/need cc=gcc git=git java=openjdk-17-jdk-headless mvn=maven
+	@.ci/need cc=gcc $(FABRIC) git=git java=openjdk-17-jdk-headless mvn=maven
 	.ci/test-long $(PARTS)
 
 miri: ## undefined behaviour in what moves raw bytes; result in docs/miri.md; needs rustup, takes some minutes
@@ -77,7 +79,7 @@ bench: dist ## the two loads at a size that takes a minute; `target/dist/tailwat
 bench-compare: ## Tailwater beside Kafka, NATS, Aeron and Redis in one run, on CORES=0,1; over an hour; needs root; results in target/compare
 	@[ "$$(id -u)" = 0 ] || { echo 'make bench-compare needs root, for a network namespace: sudo make bench-compare'; exit 1; }
 	-bench/peers/install
-	@.ci/need cc=gcc setpriv=util-linux
+	@.ci/need cc=gcc $(FABRIC) setpriv=util-linux
 	$(CARGO) build --profile dist -p tailwater -p tailwater-bench --bins --all-features
 	$(TARGET)/dist/compare --cores $(CORES) $(ARGS)
 

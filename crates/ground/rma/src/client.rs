@@ -3,9 +3,12 @@
 //! Over TCP all operations are frames on one socket, multiplexed by request id ([`tcp`]). Over a Unix socket the
 //! server passes its regions, and READs are memory reads ([`shm`]); what is left of the socket are CALLs, and the
 //! news of the server's end. In TLS it is as over TCP, behind a handshake in which the server's certificate is checked.
+//! Where libfabric reads, everything but READs is as over TCP (`ofi`).
 
 mod buffers;
 mod mux;
+#[cfg(feature = "ofi")]
+mod ofi;
 mod outgoing;
 mod secured;
 mod shm;
@@ -135,7 +138,7 @@ async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
 
 async fn greet(env: &Env, address: &Address, dialer: &Dialer) -> Result<Arc<dyn Connection>, Failure> {
     let stream = match address {
-        Address::Tcp(address) => Stream::Tcp(dial(*address).await?),
+        Address::Tcp(address) | Address::Ofi(address) => Stream::Tcp(dial(*address).await?),
         Address::Tls(_) if !dialer.is_secured() => {
             let why =
                 "it is one in TLS, and nothing says whose certificates are good: name the file of its CA";
@@ -150,13 +153,39 @@ async fn greet(env: &Env, address: &Address, dialer: &Dialer) -> Result<Arc<dyn 
         }
         Address::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
     };
+    let (reply, decoder, files) = say_hello(&stream).await?;
+    let peer = address.to_string();
+    if reply.files {
+        let maps = shm::Maps::of(&reply, files).map_err(|error| Failure::Greeting(error.to_string()))?;
+        return Ok(Arc::new(shm::Shm::start(env, peer, stream, decoder, maps)));
+    }
+    match address {
+        #[cfg(feature = "ofi")]
+        Address::Ofi(at) if reply.fabric => {
+            Ok(Arc::new(ofi::Ofi::start(env, peer, at.ip(), stream, decoder, reply).await))
+        }
+        Address::Ofi(_) => {
+            let why = if reply.fabric {
+                "this program is built without libfabric (the feature ofi)"
+            } else {
+                "the server does not serve libfabric"
+            };
+            tracing::warn!(peer, why, "READs go over TCP");
+            Ok(Arc::new(tcp::Tcp::start(env, peer, stream, decoder, reply)))
+        }
+        _ => Ok(Arc::new(tcp::Tcp::start(env, peer, stream, decoder, reply))),
+    }
+}
+
+/// Says HELLO: what the server answers, what was received behind that, and the descriptors that came along.
+async fn say_hello(stream: &Stream) -> Result<(HelloReply, Decoder, Vec<OwnedFd>), Failure> {
     let mut hello = Vec::new();
     frame::encode_hello(&mut hello, 0);
     let mut decoder = Decoder::new(Side::Responses);
     let mut files = Vec::new();
     if let Err(error) = stream.write_all(&hello).await {
         // In TLS 1.3 a server says behind the handshake that it does not take it, and goes: that says more.
-        receive(&stream, &mut decoder, &mut files).await?;
+        receive(stream, &mut decoder, &mut files).await?;
         return Err(error.into());
     }
     let reply = loop {
@@ -166,18 +195,12 @@ async fn greet(env: &Env, address: &Address, dialer: &Dialer) -> Result<Arc<dyn 
             }
             break HelloReply::parse(body)?;
         }
-        receive(&stream, &mut decoder, &mut files).await?;
+        receive(stream, &mut decoder, &mut files).await?;
     };
     if reply.version != frame::VERSION {
         return Err(Failure::Greeting(format!("it goes on in version {}", reply.version)));
     }
-    let peer = address.to_string();
-    if reply.files {
-        let maps = shm::Maps::of(&reply, files).map_err(|error| Failure::Greeting(error.to_string()))?;
-        Ok(Arc::new(shm::Shm::start(env, peer, stream, decoder, maps)))
-    } else {
-        Ok(Arc::new(tcp::Tcp::start(env, peer, stream, decoder, reply)))
-    }
+    Ok((reply, decoder, files))
 }
 
 /// Receives some bytes, with the descriptors that come along.

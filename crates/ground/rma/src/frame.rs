@@ -12,7 +12,8 @@
 //!
 //! kind         argument     body
 //! 0x01 HELLO   0            [u8; 4] "rma\0", u8 lowest version spoken, u8 highest, u16 zero
-//! 0x81         regions n    u8 version, u8 flags (1: SCAR is served, 2: files are passed), u16 zero, u32 doorbell,
+//! 0x81         regions n    u8 version, u8 flags (1: SCAR is served, 2: files are passed, 4: FABRIC is answered),
+//!                           u16 zero, u32 doorbell,
 //!                           n x { u32 region, u16 kind, u16 zero, u64 generation, u64 length }
 //!                           If files are passed (Unix socket): the doorbell's page, then each region's memory
 //!                           file, by SCM_RIGHTS with the first byte of this frame.
@@ -28,6 +29,10 @@
 //! 0x85         0 done       answer
 //!              1 refused    u16 code, message in UTF-8
 //!              2 overloaded nothing
+//! 0x06 FABRIC  0            nothing
+//! 0x86         regions n    u16 length of the provider's name, u16 length of the endpoint's, u32 format of that,
+//!                           n x { u32 1 if it has a key, u32 zero, u64 key, u64 base }, then both names: where and how
+//!                           libfabric reads the regions
 //!
 //! status   0 done, 1 out of bounds, 2 stale region, 3 unsupported, 4 did not fit in the response: ask again
 //! ```
@@ -42,7 +47,8 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use crate::connection::{OpError, ReadOp, RegionId, RegionInfo, ScarOp, ScarReply};
 use crate::limits::{
-    BATCH_BYTES_MAX, BATCH_OPS_MAX, CALL_BYTES_MAX, FRAME_BODY_MAX, REGIONS_MAX, WATCH_DEADLINE_MAX,
+    BATCH_BYTES_MAX, BATCH_OPS_MAX, CALL_BYTES_MAX, FABRIC_NAME_BYTES_MAX, FABRIC_PROVIDER_BYTES_MAX,
+    FRAME_BODY_MAX, REGIONS_MAX, WATCH_DEADLINE_MAX,
 };
 use crate::service::Refusal;
 
@@ -60,9 +66,12 @@ const WATCH_BYTES: usize = 8;
 const WATCH_REPLY_BYTES: usize = 4;
 const SCAR_RESULT_BYTES: usize = 12;
 const REFUSAL_BYTES: usize = 2;
+const FABRIC_REPLY_BYTES: usize = 8;
+const REGION_KEY_BYTES: usize = 24;
 
 const FLAG_SCAR: u8 = 1;
 const FLAG_FILES: u8 = 2;
+const FLAG_FABRIC: u8 = 4;
 
 /// What a frame is; a response has the number of its request plus 0x80.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,18 +82,21 @@ pub(crate) enum FrameKind {
     Scar = 0x03,
     Watch = 0x04,
     Call = 0x05,
+    Fabric = 0x06,
     HelloReply = 0x81,
     ReadReply = 0x82,
     ScarReply = 0x83,
     WatchReply = 0x84,
     CallReply = 0x85,
+    FabricReply = 0x86,
 }
 
 impl FrameKind {
     fn of(number: u8) -> Option<Self> {
         use FrameKind::*;
-        let kinds = [Hello, Read, Scar, Watch, Call, HelloReply, ReadReply, ScarReply, WatchReply, CallReply];
-        kinds.into_iter().find(|kind| *kind as u8 == number)
+        let requests = [Hello, Read, Scar, Watch, Call, Fabric];
+        let replies = [HelloReply, ReadReply, ScarReply, WatchReply, CallReply, FabricReply];
+        requests.into_iter().chain(replies).find(|kind| *kind as u8 == number)
     }
 
     fn is_response(self) -> bool {
@@ -194,6 +206,12 @@ impl Header {
                 2 => body_len == 0,
                 _ => false,
             },
+            FrameKind::Fabric => count == 0 && body_len == 0,
+            FrameKind::FabricReply => {
+                let keys = FABRIC_REPLY_BYTES + count * REGION_KEY_BYTES;
+                let names = FABRIC_PROVIDER_BYTES_MAX + FABRIC_NAME_BYTES_MAX;
+                count <= REGIONS_MAX && (keys..=keys + names).contains(&body_len)
+            }
         };
         if !plausible {
             return Err(FrameError::Length { kind, argument, body });
@@ -284,6 +302,7 @@ pub(crate) enum Request {
     Scar(ScarOps),
     Watch { last_seen: u32, deadline: Duration },
     Call { method: u16, payload: Bytes },
+    Fabric,
 }
 
 impl Request {
@@ -304,11 +323,13 @@ impl Request {
                 Ok(Self::Watch { last_seen, deadline: deadline.min(WATCH_DEADLINE_MAX) })
             }
             FrameKind::Call => Ok(Self::Call { method: header.argument, payload: body }),
+            FrameKind::Fabric => Ok(Self::Fabric),
             FrameKind::HelloReply
             | FrameKind::ReadReply
             | FrameKind::ScarReply
             | FrameKind::WatchReply
-            | FrameKind::CallReply => Err(FrameError::Kind(header.kind as u8)),
+            | FrameKind::CallReply
+            | FrameKind::FabricReply => Err(FrameError::Kind(header.kind as u8)),
         }
     }
 }
@@ -350,6 +371,8 @@ pub(crate) struct HelloReply {
     pub(crate) scar: bool,
     /// The descriptors of doorbell and regions come with this frame.
     pub(crate) files: bool,
+    /// FABRIC is answered.
+    pub(crate) fabric: bool,
     /// The doorbell at this moment.
     pub(crate) doorbell: u32,
     /// The region table.
@@ -374,11 +397,14 @@ impl HelloReply {
             }
             regions.push(RegionInfo { id, generation, len: at.get_u64_le(), kind });
         }
-        Ok(Self { version, scar: flags & FLAG_SCAR != 0, files: flags & FLAG_FILES != 0, doorbell, regions })
+        let has = |flag| flags & flag != 0;
+        let (scar, files, fabric) = (has(FLAG_SCAR), has(FLAG_FILES), has(FLAG_FABRIC));
+        Ok(Self { version, scar, files, fabric, doorbell, regions })
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>, request: u64) {
-        let flags = if self.scar { FLAG_SCAR } else { 0 } | if self.files { FLAG_FILES } else { 0 };
+        let flags = [(self.scar, FLAG_SCAR), (self.files, FLAG_FILES), (self.fabric, FLAG_FABRIC)];
+        let flags = flags.into_iter().filter(|(has, _)| *has).fold(0, |flags, (_, flag)| flags | flag);
         let count = u16::try_from(self.regions.len()).expect("tables are limited");
         frame(out, FrameKind::HelloReply, count, request, |out| {
             out.extend_from_slice(&[self.version, flags, 0, 0]);
@@ -390,6 +416,71 @@ impl HelloReply {
                 out.extend_from_slice(&region.generation.to_le_bytes());
                 out.extend_from_slice(&region.len.to_le_bytes());
             }
+        });
+    }
+}
+
+/// By what a region is read over libfabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionKey {
+    /// Names the region's memory, and is the permission to read it.
+    pub(crate) key: u64,
+    /// What its offset 0 is called.
+    pub(crate) base: u64,
+}
+
+/// Where and how libfabric reads a server's regions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FabricReply {
+    /// libfabric's provider.
+    pub(crate) provider: String,
+    /// The format of the endpoint's name, in libfabric's numbering.
+    pub(crate) format: u32,
+    /// The endpoint's name.
+    pub(crate) name: Vec<u8>,
+    /// Of each region, in the order of the table; one without is read over TCP.
+    pub(crate) keys: Vec<Option<RegionKey>>,
+}
+
+impl FabricReply {
+    /// Reads it off the body of a frame whose argument says how many regions there are.
+    #[cfg_attr(not(feature = "ofi"), allow(dead_code))]
+    pub(crate) fn parse(header: &Header, mut body: Bytes) -> Result<Self, FrameError> {
+        let (provider, name) = (usize::from(body.get_u16_le()), usize::from(body.get_u16_le()));
+        let format = body.get_u32_le();
+        let keys = body.split_to(usize::from(header.argument) * REGION_KEY_BYTES);
+        let keys = keys.chunks_exact(REGION_KEY_BYTES).map(|mut at| {
+            let has_key = at.get_u32_le() == 1;
+            at.advance(4);
+            let key = RegionKey { key: at.get_u64_le(), base: at.get_u64_le() };
+            has_key.then_some(key)
+        });
+        let keys = keys.collect();
+        if body.len() != provider + name || name > FABRIC_NAME_BYTES_MAX {
+            return Err(FrameError::Body("names of other lengths than promised"));
+        }
+        let provider = std::str::from_utf8(&body.split_to(provider))
+            .map_err(|_| FrameError::Body("a provider's name that is no text"))?
+            .to_owned();
+        Ok(Self { provider, format, name: body.to_vec(), keys })
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>, request: u64) {
+        let count = u16::try_from(self.keys.len()).expect("tables are limited");
+        let len = |bytes: &[u8]| u16::try_from(bytes.len()).expect("names are limited").to_le_bytes();
+        frame(out, FrameKind::FabricReply, count, request, |out| {
+            out.extend_from_slice(&len(self.provider.as_bytes()));
+            out.extend_from_slice(&len(&self.name));
+            out.extend_from_slice(&self.format.to_le_bytes());
+            for key in &self.keys {
+                let RegionKey { key: number, base } = key.unwrap_or(RegionKey { key: 0, base: 0 });
+                out.extend_from_slice(&u32::from(key.is_some()).to_le_bytes());
+                out.extend_from_slice(&[0; 4]);
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(&base.to_le_bytes());
+            }
+            out.extend_from_slice(self.provider.as_bytes());
+            out.extend_from_slice(&self.name);
         });
     }
 }
@@ -461,6 +552,12 @@ pub(crate) fn encode_watch(out: &mut Vec<u8>, request: u64, last_seen: u32, dead
         out.extend_from_slice(&last_seen.to_le_bytes());
         out.extend_from_slice(&deadline_ms.to_le_bytes());
     });
+}
+
+/// Asks where and how libfabric reads the regions.
+#[cfg_attr(not(feature = "ofi"), allow(dead_code))]
+pub(crate) fn encode_fabric(out: &mut Vec<u8>, request: u64) {
+    header(out, FrameKind::Fabric, 0, request, 0);
 }
 
 pub(crate) fn encode_watch_reply(out: &mut Vec<u8>, request: u64, doorbell: u32) {

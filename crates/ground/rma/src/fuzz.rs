@@ -8,7 +8,9 @@ use tailwater_access::Peer;
 use tailwater_env::Instant;
 
 use crate::connection::{ReadOp, RegionId, ScarOp};
-use crate::frame::{self, CallAnswer, Decoder, FrameKind, HEADER_BYTES, Header, HelloReply, Side};
+use crate::frame::{
+    self, CallAnswer, Decoder, FabricReply, FrameKind, HEADER_BYTES, Header, HelloReply, RegionKey, Side,
+};
 use crate::limits::{BATCH_BYTES_MAX, FRAME_BODY_MAX};
 use crate::region::{Backing, Region};
 use crate::server::{NextOutput, Session, SessionLimits, World};
@@ -60,8 +62,15 @@ pub fn session(data: &[u8]) {
             accepted.push(call);
             true
         };
-        let mut world =
-            World { now, service: &Small, peer: &peer, doorbell: &|| 5, files: false, submit: &mut submit };
+        let mut world = World {
+            now,
+            service: &Small,
+            peer: &peer,
+            doorbell: &|| 5,
+            files: false,
+            fabric: &|| Some(Arc::default()),
+            submit: &mut submit,
+        };
         let mut received = session.receive(bytes, &mut world);
         // Who takes all of its answers is heard to the end.
         while received.is_ok() && take_output(&mut session, &mut answers, now) {
@@ -147,9 +156,20 @@ fn unpack(header: &Header, body: &Bytes) {
                 assert_eq!(again, Ok(answer));
             }
         }
-        FrameKind::Hello | FrameKind::Read | FrameKind::Scar | FrameKind::Watch | FrameKind::Call => {
-            unreachable!("no server sends that")
+        FrameKind::FabricReply => {
+            if let Ok(reply) = FabricReply::parse(header, body.clone()) {
+                let mut again = Vec::new();
+                reply.encode(&mut again, header.request);
+                let again = FabricReply::parse(header, Bytes::from(again).slice(HEADER_BYTES..));
+                assert_eq!(again, Ok(reply));
+            }
         }
+        FrameKind::Hello
+        | FrameKind::Read
+        | FrameKind::Scar
+        | FrameKind::Watch
+        | FrameKind::Call
+        | FrameKind::Fabric => unreachable!("no server sends that"),
     }
 }
 
@@ -165,11 +185,13 @@ pub fn seeds() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     frame::encode_watch(&mut asked, 3, 4, Duration::from_secs(1));
     frame::encode_call(&mut asked, 4, 0x101, 5);
     asked.extend_from_slice(b"hello");
+    frame::encode_fabric(&mut asked, 5);
     let mut answered = Vec::new();
     let hello_reply = HelloReply {
         version: 2,
         scar: true,
         files: false,
+        fabric: true,
         doorbell: 5,
         regions: vec![region().info(RegionId(0))],
     };
@@ -184,5 +206,8 @@ pub fn seeds() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     CallAnswer::Overloaded.encode(&mut answered, 5);
     let refusal = crate::Refusal { code: 3, message: "no".to_owned() };
     CallAnswer::Refused(refusal).encode(&mut answered, 6);
+    let (key, provider) = (RegionKey { key: 9, base: 0 }, "tcp;ofi_rxm".to_owned());
+    let fabric = FabricReply { provider, format: 1, name: vec![2; 16], keys: vec![Some(key), None] };
+    fabric.encode(&mut answered, 7);
     (vec![hello, asked], vec![answered])
 }

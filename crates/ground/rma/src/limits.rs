@@ -76,10 +76,34 @@ pub const POLL_PERIOD: Duration = Duration::from_millis(1);
 /// Wakes of one doorbell are at least this far apart: each costs its server about 2 us per waiting process.
 pub const WAKE_INTERVAL: Duration = Duration::from_micros(100);
 
+/// Reads of one endpoint of libfabric that are under way together, and entries of its completion queue; further ones
+/// wait for one of these to end.
+pub const FABRIC_SLOTS: usize = 128;
+
+/// Bytes of one of them: a longer READ is several.
+pub const FABRIC_SLOT_BYTES: usize = 32 << 10;
+
+/// The longest name of an endpoint of libfabric, in bytes: addresses of its formats have 128 at most.
+pub const FABRIC_NAME_BYTES_MAX: usize = 256;
+
+/// The longest name of a provider of libfabric, in bytes.
+pub const FABRIC_PROVIDER_BYTES_MAX: usize = 64;
+
+/// How long a read over libfabric may take: not all providers tell of a peer that is gone. Behind that it is asked over
+/// TCP, and so are all others until there is a new endpoint.
+pub const FABRIC_READ_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long a client waits for an endpoint of libfabric when it connects. Behind that it reads over TCP.
+pub const FABRIC_OPEN_DEADLINE: Duration = Duration::from_secs(3);
+
+/// How long reads go over TCP after libfabric has failed, until a new endpoint is tried.
+pub const FABRIC_AGAIN: Duration = Duration::from_secs(1);
+
 const _: () = {
     assert!(READ_BYTES_MAX as usize <= BATCH_BYTES_MAX, "any READ fits a frame");
     assert!(2 * READ_BYTES_MAX as usize <= BATCH_BYTES_MAX, "any SCAR, bucket and data, fits a frame");
     assert!(BATCH_BYTES_MAX + BATCH_OPS_MAX * 16 <= FRAME_BODY_MAX, "a full batch with its results");
+    assert!(FABRIC_OPEN_DEADLINE.as_secs() < CONNECT_DEADLINE.as_secs(), "who connects reads over TCP then");
     assert!(REGIONS_MAX < 253, "one message carries all descriptors");
     assert!(DOORBELL_START != 0);
     assert!(LOOK_AGAIN.as_millis() <= LOOK_AGAIN_IDLE.as_millis());

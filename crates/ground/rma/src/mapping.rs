@@ -102,6 +102,12 @@ impl Mapping {
         self.len
     }
 
+    /// Where it begins, for what reads or writes it by its address as long as the mapping is there.
+    #[cfg(feature = "ofi")]
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
     /// Copies out of the mapping.
     ///
     /// # Panics

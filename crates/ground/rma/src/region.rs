@@ -162,6 +162,12 @@ impl Region {
         self.memory.load_acquire(place(offset))
     }
 
+    /// Its memory, for what reads it by its address.
+    #[cfg(feature = "ofi")]
+    pub(crate) fn memory(&self) -> &Mapping {
+        &self.memory
+    }
+
     /// Whether `len` bytes from `offset` lie in the region.
     #[inline]
     pub fn contains(&self, offset: u64, len: u32) -> bool {

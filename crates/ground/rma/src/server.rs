@@ -19,6 +19,8 @@ mod calls;
 mod driver;
 mod engine;
 mod epoll;
+#[cfg(not(feature = "ofi"))]
+mod fabric;
 mod limits;
 pub(crate) mod listen;
 mod mailbox;
@@ -47,10 +49,14 @@ use crate::doorbell::Doorbell;
 use crate::service::Service;
 use crate::table::RegionTable;
 
+#[cfg(feature = "ofi")]
+pub(crate) use crate::fabric::host::FabricHost;
 use calls::Calls;
 use driver::Driver;
 use engine::Engine;
 use epoll::Epoll;
+#[cfg(not(feature = "ofi"))]
+pub(crate) use fabric::FabricHost;
 use listen::Listener;
 pub(crate) use mailbox::Mailbox;
 use mailbox::Message;
@@ -89,6 +95,9 @@ pub struct ServerConfig {
     pub tcp: Option<SocketAddr>,
     /// What takes the connections of `tcp`: in TLS, or as they come.
     pub tls: Acceptor,
+    /// A provider of libfabric's, such as `verbs;ofi_rxm` or `tcp;ofi_rxm`, that reads the regions for those who
+    /// connect to `tcp` by [`Address::Ofi`]. What it reads is not encrypted, so it does not go with `tls`.
+    pub ofi: Option<String>,
     /// A path to listen at. Clients there are given the regions themselves.
     pub unix: Option<PathBuf>,
     /// Engine threads; at most one less than the machine has cores, and at least one.
@@ -125,6 +134,7 @@ impl Default for ServerConfig {
         Self {
             tcp: None,
             tls: Acceptor::plain(),
+            ofi: None,
             unix: None,
             engines: 1,
             engine_kind: EngineKind::Auto,
@@ -156,7 +166,8 @@ impl Server {
     /// Listens, and starts the threads.
     ///
     /// # Errors
-    /// If an address is taken, descriptors or memory have run out, or io_uring was asked for and is not there.
+    /// If an address is taken, descriptors or memory have run out, or io_uring or libfabric was asked for and is not
+    /// there.
     ///
     /// # Panics
     /// If `service` has more regions than [`crate::limits::REGIONS_MAX`].
@@ -177,6 +188,7 @@ impl Server {
             Listener::Unix { name, .. } => Some(name.path().to_owned()),
             Listener::Tcp { .. } => None,
         });
+        let fabric = start_fabric(env, &config, tcp, &service)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let engines = config.engines.clamp(1, cores.saturating_sub(1).max(1));
         let engine_kind = match config.engine_kind {
@@ -204,6 +216,7 @@ impl Server {
             connections: AtomicUsize::new(0),
             memory: AtomicUsize::new(0),
             complaints: Complaints::default(),
+            fabric,
         });
         let running = Arc::new(Running::default());
         // From here on dropping the server ends what was started.
@@ -267,6 +280,11 @@ impl Server {
         self.tcp.map(if is_secured { Address::Tls } else { Address::Tcp })
     }
 
+    /// The address whose clients read over libfabric, if it serves that.
+    pub fn ofi_address(&self) -> Option<Address> {
+        self.tcp.filter(|_| self.shared.fabric.is_some()).map(Address::Ofi)
+    }
+
     /// The socket's path it listens at.
     pub fn unix_path(&self) -> Option<&Path> {
         self.unix.as_deref()
@@ -284,7 +302,7 @@ impl Server {
 
     /// What has its service asked again whom it admits.
     pub fn admission(&self) -> ServiceAdmission {
-        ServiceAdmission(self.shared.mailboxes.clone())
+        ServiceAdmission { mailboxes: self.shared.mailboxes.clone(), fabric: self.shared.fabric.clone() }
     }
 
     /// Connections at this moment.
@@ -299,15 +317,19 @@ impl Server {
 }
 
 /// Has a server's service asked again whom it admits, for as long as the server runs.
-#[derive(Clone, Debug)]
-pub struct ServiceAdmission(Vec<Arc<Mailbox>>);
+#[derive(Clone)]
+pub struct ServiceAdmission {
+    mailboxes: Vec<Arc<Mailbox>>,
+    fabric: Option<Arc<FabricHost>>,
+}
 
 impl ServiceAdmission {
     /// Has every engine ask for each of its connections, and end those that [`Service::admit`] does not admit any more.
+    /// What such a peer was told of libfabric is good for nothing then.
     /// What a peer on this host has mapped it can read on, until the service moves its regions elsewhere and empties
     /// them where they were.
     pub fn ask_again(&self) {
-        for mailbox in &self.0 {
+        for mailbox in &self.mailboxes {
             mailbox.send(Message::AskAgain);
         }
     }
@@ -325,10 +347,31 @@ impl ServiceAdmission {
     }
 
     fn tell_moved(&self, hang_up: bool) {
-        for mailbox in &self.0 {
+        for mailbox in &self.mailboxes {
             mailbox.send(Message::RegionsMoved { hang_up });
         }
+        if let Some(fabric) = &self.fabric {
+            fabric.renew();
+        }
     }
+}
+
+/// What reads the regions over libfabric, where that is wanted.
+fn start_fabric(
+    env: &Env,
+    config: &ServerConfig,
+    tcp: Option<SocketAddr>,
+    service: &Arc<dyn Service>,
+) -> io::Result<Option<Arc<FabricHost>>> {
+    let Some(provider) = &config.ofi else { return Ok(None) };
+    let invalid = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let Some(tcp) = tcp else {
+        return invalid("libfabric needs an address of TCP beside it, for all that it does not do");
+    };
+    if config.tls.is_secured() {
+        return invalid("libfabric does not encrypt what it reads: it does not go with TLS");
+    }
+    FabricHost::start(env, provider, tcp.ip(), Arc::clone(service)).map(|host| Some(Arc::new(host)))
 }
 
 /// An engine's thread: tells whether it started, and serves until it is stopped.
@@ -347,6 +390,12 @@ fn run_engine<D: Driver>(
             engine.run();
         }
         Err(error) => drop(started.send(Err(error))),
+    }
+}
+
+impl std::fmt::Debug for ServiceAdmission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ServiceAdmission").field(&self.mailboxes).finish()
     }
 }
 

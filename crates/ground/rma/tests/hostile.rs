@@ -29,7 +29,7 @@ impl<T: Read + Write> Raw for T {}
 fn raw(world: &World) -> Box<dyn Raw> {
     let patience = Some(Duration::from_secs(60));
     match world.address.as_ref().expect("it has a server") {
-        Address::Tcp(address) => {
+        Address::Tcp(address) | Address::Ofi(address) => {
             let socket = TcpStream::connect(address).expect("it listens");
             socket.set_read_timeout(patience).expect("a valid time");
             socket.set_write_timeout(patience).expect("a valid time");

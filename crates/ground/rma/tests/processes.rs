@@ -39,6 +39,7 @@ fn serve_for_another_process() {
         let config = ServerConfig {
             unix: Some(path.into()),
             tcp: Some(([127, 0, 0, 1], 0).into()),
+            ofi: cfg!(feature = "ofi").then(|| world::PROVIDERS[0].to_owned()),
             ..ServerConfig::default()
         };
         let server = Server::start(&env, config, service).expect("it starts");
@@ -141,8 +142,10 @@ fn readers_of_a_server_that_is_killed_learn_of_it_and_give_its_memory_back() {
         let regions = &inodes(&server)[1..];
         let shm = connect(&env, &server.unix).await.expect("it listens");
         let tcp = connect(&env, &server.tcp).await.expect("it listens");
+        let Address::Tcp(at) = server.tcp else { panic!("it is one of TCP") };
+        let ofi = connect(&env, &Address::Ofi(at)).await.expect("it listens");
         assert_eq!(mapped(regions), 2);
-        for connection in [&shm, &tcp] {
+        for connection in [&shm, &tcp, &ofi] {
             let mut out = [0; 6];
             let read = connection.read(&[op(&**connection, 6)], &mut out).await;
             assert_eq!((read, &out), (Ok(vec![Ok(())]), b"served"));
@@ -150,7 +153,7 @@ fn readers_of_a_server_that_is_killed_learn_of_it_and_give_its_memory_back() {
         let watch = shm.watch(shm.watch(0, Duration::ZERO).await.expect("alive"), Duration::from_secs(600));
         server.kill();
         watch.await.expect_err("nobody rings any more");
-        for connection in [&shm, &tcp] {
+        for connection in [&shm, &tcp, &ofi] {
             while connection.lost().is_none() {
                 env.sleep(Duration::from_millis(1)).await;
             }

@@ -52,6 +52,11 @@ fn the_next_server_at_the_address_refuses_the_old_ones_generation() {
                 tls: world.tls.acceptor.clone(),
                 ..ServerConfig::default()
             },
+            Address::Ofi(address) => ServerConfig {
+                tcp: Some(*address),
+                ofi: Some("tcp;ofi_rxm".to_owned()),
+                ..ServerConfig::default()
+            },
             Address::Unix(path) => ServerConfig { unix: Some(path.clone()), ..ServerConfig::default() },
         };
         let backing =

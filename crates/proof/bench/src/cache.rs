@@ -13,7 +13,6 @@ use tailwater_cache::{Backends, Cell, CellConfig, Configuration, Lookup, Mode};
 use tailwater_env::Env;
 use tailwater_load::clock::cpu_of;
 use tailwater_load::interrupt;
-use tailwater_load::messages::TransportFlag;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 use tailwater_load::system::{BackendProcess, Workspace, cpu_of_backends, start_data_cell};
@@ -49,7 +48,10 @@ pub struct Args {
     duration_s: f64,
     /// Measure only this way of reading.
     #[arg(long, value_enum)]
-    transport: Option<TransportFlag>,
+    transport: Option<CacheTransport>,
+    /// Read over libfabric as well, by this provider of it, such as `tcp;ofi_rxm`.
+    #[arg(long, value_name = "PROVIDER")]
+    ofi: Option<String>,
     /// Leave memcached out, although it is installed.
     #[arg(long)]
     no_memcached: bool,
@@ -59,6 +61,18 @@ pub struct Args {
     /// Form of the output.
     #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
     output: ReportFormat,
+}
+
+/// A way of reading.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum CacheTransport {
+    /// Shared memory.
+    Shm,
+    /// TCP over the loopback.
+    Tcp,
+    /// libfabric, by the provider of `--ofi`.
+    Ofi,
 }
 
 /// What is measured of a cell beside reads and writes.
@@ -119,7 +133,7 @@ struct CacheCalls {
 
 #[derive(Serialize)]
 struct Ratio {
-    transport: TransportFlag,
+    transport: CacheTransport,
     operation: &'static str,
     keys: &'static str,
     batch: usize,
@@ -133,7 +147,7 @@ struct Ratio {
 
 #[derive(Serialize)]
 struct Figure {
-    transport: TransportFlag,
+    transport: CacheTransport,
     /// `get relaxed`, `get consistent` or `set`.
     operation: &'static str,
     /// `cold`: any value; `hot`: one of 64.
@@ -182,12 +196,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         None => {}
     }
     ensure!(args.values >= HOT_KEYS, "at least {HOT_KEYS} values");
+    ensure!(
+        args.ofi.is_some() || args.transport != Some(CacheTransport::Ofi),
+        "--transport ofi needs --ofi PROVIDER, such as tcp;ofi_rxm"
+    );
     interrupt::listen()?;
     let workspace = Workspace::create(args.dir.as_deref(), false)?;
     let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
     // Room for all values below the share at which the cell begins to evict.
     let capacity = (args.values * args.value_bytes * 2).max(64 << 20) as u64;
-    let backends = start_data_cell(workspace.path(), capacity)?;
+    let backends = start_data_cell(workspace.path(), capacity, args.ofi.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let figures = runtime.block_on(measure(&args, &backends))?;
     // A relaxed read may come to a replica before the SET that a quorum of the others has acknowledged.
@@ -220,7 +238,8 @@ async fn measure(args: &Args, backends: &[BackendProcess]) -> anyhow::Result<Vec
     let mut line = ProgressLine::default();
     let mut figures = Vec::new();
     let mut filled = false;
-    for transport in [TransportFlag::Shm, TransportFlag::Tcp] {
+    let ofi = args.ofi.as_ref().map(|_| CacheTransport::Ofi);
+    for transport in [CacheTransport::Shm, CacheTransport::Tcp].into_iter().chain(ofi) {
         if args.transport.is_some_and(|only| only != transport) {
             continue;
         }
@@ -360,9 +379,13 @@ fn next_index(random: &mut u64, bound: usize) -> usize {
     ((*random >> 33) as usize) % bound
 }
 
-async fn connect(backends: &[BackendProcess], transport: TransportFlag) -> anyhow::Result<Cell> {
+async fn connect(backends: &[BackendProcess], transport: CacheTransport) -> anyhow::Result<Cell> {
     let env = Env::real();
-    let scheme = if transport == TransportFlag::Shm { "unix:" } else { "tcp:" };
+    let scheme = match transport {
+        CacheTransport::Shm => "unix:",
+        CacheTransport::Tcp => "tcp:",
+        CacheTransport::Ofi => "ofi:",
+    };
     let mut addresses = Vec::new();
     for backend in backends {
         let address = backend.addresses.iter().find(|address| address.starts_with(scheme));

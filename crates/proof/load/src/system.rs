@@ -219,7 +219,7 @@ impl BackendProcess {
         dir: &Path,
         capacity_bytes: u64,
         ttl_ms: u64,
-        tls: Option<&SystemTls>,
+        (tls, ofi): (Option<&SystemTls>, Option<&str>),
     ) -> anyhow::Result<Self> {
         let name = format!("{}-{number}", cell.as_str());
         let unix = dir.join(format!("{name}.sock"));
@@ -245,7 +245,11 @@ impl BackendProcess {
             }
         }
         let scheme = if tls.is_some() { "tls" } else { "tcp" };
-        let addresses = vec![format!("unix:{}", unix.display()), format!("{scheme}:{tcp}")];
+        let mut addresses = vec![format!("unix:{}", unix.display()), format!("{scheme}:{tcp}")];
+        if let Some(provider) = ofi {
+            args.extend(["--ofi".to_owned(), provider.to_owned()]);
+            addresses.push(format!("ofi:{tcp}"));
+        }
         Ok(Self { child: None, name, args, addresses })
     }
 
@@ -265,13 +269,17 @@ impl BackendProcess {
     }
 }
 
-/// Starts the three backends of a data cell and nothing else. It is a cache without a log: its values stay for longer
-/// than any measurement takes.
-pub fn start_data_cell(dir: &Path, capacity_bytes: u64) -> anyhow::Result<Vec<BackendProcess>> {
+/// Starts the three backends of a data cell and nothing else, which are read over libfabric too if `ofi` is a provider
+/// of its. It is a cache without a log: its values stay for longer than any measurement takes.
+pub fn start_data_cell(
+    dir: &Path,
+    capacity_bytes: u64,
+    ofi: Option<&str>,
+) -> anyhow::Result<Vec<BackendProcess>> {
     let mut backends = Vec::with_capacity(BACKENDS);
     for number in 0..BACKENDS {
-        let mut backend =
-            BackendProcess::prepare(CellName::Data, number, dir, capacity_bytes, KEPT_TTL_MS, None)?;
+        let (cell, ways) = (CellName::Data, (None, ofi));
+        let mut backend = BackendProcess::prepare(cell, number, dir, capacity_bytes, KEPT_TTL_MS, ways)?;
         backend.start(dir)?;
         backends.push(backend);
     }
@@ -381,8 +389,9 @@ impl System {
         let (mut data_cell, mut metadata_cell) = (Vec::new(), Vec::new());
         if args.cells() == CellProcesses::R32 {
             for number in 0..BACKENDS {
+                let ways = (tls.as_ref(), None);
                 let prepare = |cell, bytes, ttl_ms| {
-                    BackendProcess::prepare(cell, number, &dir, bytes, ttl_ms, tls.as_ref())
+                    BackendProcess::prepare(cell, number, &dir, bytes, ttl_ms, ways)
                 };
                 data_cell.push(prepare(CellName::Data, args.cell_mib << 20, DATA_TTL_MS)?);
                 metadata_cell.push(prepare(CellName::Metadata, METADATA_BYTES, KEPT_TTL_MS)?);

@@ -311,11 +311,12 @@ impl CellPlace {
         for address in told {
             let address = Address::from_str(address).map_err(|error| Error::Malformed(error.to_string()))?;
             let wanted = match (&address, transport) {
-                (Address::Unix(_), Transport::Tcp) | (Address::Tcp(_) | Address::Tls(_), Transport::Shm) => {
-                    false
-                }
                 (Address::Unix(path), Transport::Auto) => is_socket(path),
-                _ => true,
+                (_, Transport::Auto)
+                | (Address::Unix(_), Transport::Shm)
+                | (Address::Tcp(_) | Address::Tls(_), Transport::Tcp)
+                | (Address::Ofi(_), Transport::Ofi) => true,
+                _ => false,
             };
             if wanted {
                 addresses.push(address);

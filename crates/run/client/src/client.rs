@@ -27,20 +27,23 @@ use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerSettings};
 /// Which way to the cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Shared memory where the backend runs on this host, TCP elsewhere.
+    /// Shared memory where the backend runs on this host, elsewhere libfabric where the backend serves it, and else
+    /// TCP.
     #[default]
     Auto,
     /// Shared memory or nothing.
     Shm,
     /// TCP even on this host.
     Tcp,
+    /// libfabric even on this host; READs go over TCP while it fails, or where this program is built without it.
+    Ofi,
 }
 
 /// Whether a client borrows what another process of this host has read and checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WindowUse {
     /// Where there is a sidecar on this host, or the node has a window on it, that is of this user; not with
-    /// [`Transport::Tcp`].
+    /// [`Transport::Tcp`] and [`Transport::Ofi`].
     #[default]
     WhereOffered,
     /// It reads by itself.
@@ -152,7 +155,7 @@ impl Client {
         reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
         let reader = TailReader::start(&env, cells.clone(), source, reader);
         let is_wanted = config.window == WindowUse::WhereOffered
-            && config.transport != Transport::Tcp
+            && !matches!(config.transport, Transport::Tcp | Transport::Ofi)
             && !config.without_cells;
         let sidecar = config.sidecar.or_else(|| window::sidecar_socket(&info.node_id));
         let sockets: Vec<PathBuf> = sidecar.into_iter().chain(info.window.map(PathBuf::from)).collect();

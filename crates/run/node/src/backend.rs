@@ -86,6 +86,8 @@ pub struct BackendOptions {
     pub tcp: Option<SocketAddr>,
     /// What takes the connections there: in TLS, or as they come.
     pub tls: Acceptor,
+    /// The provider of libfabric's that clients there can read by, if any.
+    pub ofi: Option<String>,
     /// Where clients on this host connect.
     pub unix: Option<PathBuf>,
     /// Most connections.
@@ -133,6 +135,7 @@ impl ServedBackend {
         let config = ServerConfig {
             tcp: options.tcp,
             tls: options.tls.clone(),
+            ofi: options.ofi.clone(),
             unix: options.unix.clone(),
             engines: options.engines,
             connections_max: options.connections_max,
@@ -184,6 +187,11 @@ impl ServedBackend {
     /// Its address for other hosts.
     pub fn tcp_address(&self) -> Option<Address> {
         self.server.tcp_address()
+    }
+
+    /// Its address for clients that read over libfabric.
+    pub fn ofi_address(&self) -> Option<Address> {
+        self.server.ofi_address()
     }
 
     /// Its address on this host.

@@ -308,6 +308,7 @@ fn options_of(
         // Any free port of the node's address: clients learn it from the node.
         tcp: Some(SocketAddr::new(near.ip(), 0)),
         tls: doors.tls.clone(),
+        ofi: section.ofi.clone(),
         unix: Some(unix),
         connections_max: config.listen.connections_max,
         engines: config::thread_count(config.listen.engines),
@@ -328,17 +329,18 @@ async fn connect(
     Cell::connect(env, config).await.with_context(|| format!("the {name} cell"))
 }
 
-/// Nearest first: shared memory, then TCP under the address that clients reach this host by.
+/// Nearest first: shared memory, then libfabric and TCP under the address that clients reach this host by.
 fn addresses_of(own: &ServedBackend, advertised: Option<SocketAddr>) -> Vec<String> {
     let reached = |tcp: SocketAddr| {
         SocketAddr::new(advertised.map_or(tcp.ip(), |advertised| advertised.ip()), tcp.port())
     };
-    let tcp = own.tcp_address().map(|address| match address {
+    let far = own.ofi_address().into_iter().chain(own.tcp_address()).map(|address| match address {
         Address::Tcp(tcp) => Address::Tcp(reached(tcp)).to_string(),
         Address::Tls(tcp) => Address::Tls(reached(tcp)).to_string(),
+        Address::Ofi(tcp) => Address::Ofi(reached(tcp)).to_string(),
         unix @ Address::Unix(_) => unix.to_string(),
     });
-    unix_address(own).into_iter().chain(tcp).collect()
+    unix_address(own).into_iter().chain(far).collect()
 }
 
 fn unix_address(own: &ServedBackend) -> Option<String> {

@@ -18,9 +18,9 @@ use crate::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX, READ_BYTES_MAX};
 
 /// A connection whose READs are answered by the far side's engine.
 pub(crate) struct Tcp {
-    env: Env,
-    mux: Mux,
-    regions: Vec<RegionInfo>,
+    pub(super) env: Env,
+    pub(super) mux: Mux,
+    pub(super) regions: Vec<RegionInfo>,
     scar: bool,
 }
 
@@ -32,11 +32,23 @@ impl Tcp {
         decoder: Decoder,
         reply: HelloReply,
     ) -> Self {
-        let mux = Mux::start(env, peer, stream, decoder, reply.doorbell, || {});
+        Self::start_and_tell(env, peer, stream, decoder, reply, || {})
+    }
+
+    /// As [`Tcp::start`]; `on_lost` runs once when the connection is lost.
+    pub(crate) fn start_and_tell(
+        env: &Env,
+        peer: String,
+        stream: Stream,
+        decoder: Decoder,
+        reply: HelloReply,
+        on_lost: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        let mux = Mux::start(env, peer, stream, decoder, reply.doorbell, on_lost);
         Self { env: env.clone(), mux, regions: reply.regions, scar: reply.scar }
     }
 
-    async fn read_frames(&self, ops: &[ReadOp], mut out: &mut [u8]) -> ReadResults {
+    pub(super) async fn read_frames(&self, ops: &[ReadOp], mut out: &mut [u8]) -> ReadResults {
         let mut results = Vec::with_capacity(ops.len());
         // All frames go out before the first answer is waited for.
         let mut under_way = Vec::new();

@@ -59,6 +59,7 @@ enum Asked {
     Scar(Vec<ScarOp>),
     Watch(u32, u16),
     Call(u16, Vec<u8>),
+    Fabric,
 }
 
 impl Asked {
@@ -71,6 +72,7 @@ impl Asked {
                 encode_watch(out, id, *last_seen, Duration::from_millis((*ms).into()));
             }
             Self::Call(method, payload) => whole_call(out, id, *method, payload),
+            Self::Fabric => encode_fabric(out, id),
         }
     }
 
@@ -92,6 +94,7 @@ impl Asked {
             (Self::Call(number, bytes), Request::Call { method, payload }) => {
                 assert_eq!((number, &bytes[..]), (method, &payload[..]));
             }
+            (Self::Fabric, Request::Fabric) => {}
             (asked, request) => panic!("{asked:?} became {request:?}"),
         }
     }
@@ -105,6 +108,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         any::<(u32, u16)>().prop_map(|(last_seen, ms)| Asked::Watch(last_seen, ms)),
         (any::<u16>(), prop::collection::vec(any::<u8>(), 0..500))
             .prop_map(|(method, payload)| Asked::Call(method, payload)),
+        Just(Asked::Fabric),
     ]
 }
 
@@ -248,11 +252,18 @@ fn the_bytes_of_each_frame_are_what_they_always_were() {
         version: VERSION,
         scar: true,
         files: true,
+        fabric: false,
         doorbell: 0x0a0b_0c0d,
         regions: vec![region],
     };
     let refusal = CallAnswer::Refused(Refusal { code: 0x0203, message: "no".to_owned() });
-    let golden: [(Vec<u8>, &str); 8] = [
+    let fabric = FabricReply {
+        provider: "shm".to_owned(),
+        format: 0x0102,
+        name: vec![0xee; 2],
+        keys: vec![Some(RegionKey { key: 0x11, base: 0x22 }), None],
+    };
+    let golden: [(Vec<u8>, &str); 11] = [
         (encoded(|out| encode_hello(out, 1)), "08000000 02 01 0000 0100000000000000 726d6100 02 02 0000"),
         (
             encoded(|out| encode_read(out, 2, &[op])),
@@ -274,6 +285,17 @@ fn the_bytes_of_each_frame_are_what_they_always_were() {
         ),
         (encoded(|out| encode_watch_reply(out, 4, 8)), "04000000 02 84 0000 0400000000000000 08000000"),
         (encoded(|out| refusal.encode(out, 5)), "04000000 02 85 0100 0500000000000000 0302 6e6f"),
+        (
+            encoded(|out| HelloReply { fabric: true, regions: Vec::new(), ..hello.clone() }.encode(out, 1)),
+            "08000000 02 81 0000 0100000000000000 02 07 0000 0d0c0b0a",
+        ),
+        (encoded(|out| encode_fabric(out, 6)), "00000000 02 06 0000 0600000000000000"),
+        (
+            encoded(|out| fabric.encode(out, 6)),
+            "3d000000 02 86 0200 0600000000000000 0300 0200 02010000 \
+             01000000 00000000 1100000000000000 2200000000000000 \
+             00000000 00000000 0000000000000000 0000000000000000 73686d eeee",
+        ),
     ];
     for (bytes, hex) in golden {
         let hex: String = hex.split_whitespace().collect();
@@ -369,4 +391,18 @@ fn answers_that_contradict_themselves_are_refused() {
     scar(&[(0, u32::MAX, u32::MAX)], b"abc").expect_err("far too short");
     scar(&[(4, 0, 0)], b"").expect_err("no progress");
     scar(&[(5, 0, 0)], b"").expect_err("an unknown status");
+}
+
+#[test]
+fn how_libfabric_reads_the_regions_survives_the_wire_and_lengths_that_lie_are_refused() {
+    let keys = vec![None, Some(RegionKey { key: u64::MAX, base: 7 })];
+    let reply = FabricReply { provider: "tcp;ofi_rxm".to_owned(), format: 1, name: vec![3; 16], keys };
+    let bytes = encoded(|out| reply.encode(out, 9));
+    let (header, body) = one(Side::Responses, &bytes);
+    assert_eq!(FabricReply::parse(&header, body.clone()), Ok(reply));
+    for (place, byte) in [(0, 200), (2, 17), (3, 1), (8 + 2 * REGION_KEY_BYTES, 0xff)] {
+        let mut broken = body.to_vec();
+        broken[place] = byte;
+        assert!(FabricReply::parse(&header, broken.into()).is_err(), "byte {place} is {byte}");
+    }
 }

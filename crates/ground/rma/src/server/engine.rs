@@ -202,7 +202,14 @@ impl<D: Driver> Engine<D> {
             let refusal = self.shared.service.admit(&connection.peer).err()?;
             Some((*id, SessionEnded::Refused(refusal.message)))
         });
-        for (id, ended) in refused.collect::<Vec<_>>() {
+        let refused: Vec<_> = refused.collect();
+        let has_keys = |id: &u64| self.connections[id].session.has_keys();
+        if let Some(fabric) =
+            self.shared.fabric.as_ref().filter(|_| refused.iter().any(|(id, _)| has_keys(id)))
+        {
+            fabric.renew();
+        }
+        for (id, ended) in refused {
             self.end(id, &ended.into());
         }
     }
@@ -312,6 +319,8 @@ impl<D: Driver> Engine<D> {
         let Connection { peer, unix, session, mapped, at_workers, .. } = connection;
         let (shared, mailbox) = (&self.shared, &self.mailbox);
         let doorbell = || shared.doorbell.value();
+        // Who has a path to a Unix socket has no need of it.
+        let fabric = || shared.fabric.as_ref().filter(|_| !*unix).map(|fabric| fabric.told());
         let mut submit = |call: Call| {
             let is_short = shared.service.is_short(call.method, &call.payload);
             let job = CallJob {
@@ -335,6 +344,7 @@ impl<D: Driver> Engine<D> {
             peer,
             doorbell: &doorbell,
             files: *unix,
+            fabric: &fabric,
             submit: &mut submit,
         };
         let turn = self.driver.turn(id, &mut DriverTurn { shared, session, world, mapped });

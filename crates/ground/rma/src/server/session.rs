@@ -19,7 +19,8 @@ use tailwater_env::Instant;
 
 use crate::connection::{OpError, ScarOp};
 use crate::frame::{
-    self, CallAnswer, Decoder, FrameError, FrameKind, HelloReply, ReadOps, Request, ScarOps, Side, Status,
+    self, CallAnswer, Decoder, FabricReply, FrameError, FrameKind, HelloReply, ReadOps, Request, ScarOps,
+    Side, Status,
 };
 use crate::limits::{
     BATCH_BYTES_MAX, CALLS_PER_CONNECTION_MAX, OUTPUT_BYTES_HARD_MAX, OUTPUT_BYTES_KEPT, READ_BYTES_MAX,
@@ -99,6 +100,8 @@ pub(crate) struct World<'a> {
     pub(crate) doorbell: &'a dyn Fn() -> u32,
     /// Descriptors can be passed to this peer.
     pub(crate) files: bool,
+    /// How libfabric reads the regions at this moment, if it does.
+    pub(crate) fabric: &'a dyn Fn() -> Option<Arc<FabricReply>>,
     /// Takes a CALL, or answers `false` if there is too much to do.
     pub(crate) submit: &'a mut dyn FnMut(Call) -> bool,
 }
@@ -133,6 +136,8 @@ struct PeerState {
     files_due: bool,
     /// It was given the regions' descriptors, or is about to be.
     has_files: bool,
+    /// It was told the keys that libfabric reads the regions by.
+    has_keys: bool,
     watches: Vec<Parked>,
     calls: usize,
 }
@@ -149,6 +154,7 @@ impl Session {
                 table: None,
                 files_due: false,
                 has_files: false,
+                has_keys: false,
                 watches: Vec::new(),
                 calls: 0,
             },
@@ -189,6 +195,11 @@ impl Session {
     /// Whether it has said HELLO, and the service admitted it then.
     pub(crate) fn is_admitted(&self) -> bool {
         self.peer.table.is_some()
+    }
+
+    /// Whether it can read the regions over libfabric, where nobody asks whose reads they are.
+    pub(crate) fn has_keys(&self) -> bool {
+        self.peer.has_keys
     }
 
     /// Reads the regions at the places in `table` from now on. `false`: the peer has mapped them at others.
@@ -343,6 +354,8 @@ impl Session {
     /// silence is normal.
     fn idle_limit(&self) -> Option<Duration> {
         let waits = self.peer.calls > 0 || !self.peer.watches.is_empty();
+        // What is read over libfabric is not seen here.
+        let waits = waits || self.peer.has_keys;
         self.limits.idle_deadline.filter(|_| !waits && self.peer.table.is_some())
     }
 }
@@ -388,6 +401,13 @@ impl PeerState {
                 }
                 Ok(())
             }
+            Request::Fabric => {
+                // Nobody asks who was told at HELLO that there is none.
+                let reply = (world.fabric)().ok_or(FrameError::Kind(FrameKind::Fabric as u8))?;
+                reply.encode(self.output.bytes(), id);
+                self.has_keys = true;
+                Ok(())
+            }
         }
     }
 
@@ -404,6 +424,7 @@ impl PeerState {
             // A service without buckets answers none of any bucket.
             scar: world.service.scar(&probe).is_some(),
             files,
+            fabric: (world.fabric)().is_some(),
             doorbell: (world.doorbell)(),
             regions: table.infos(),
         };

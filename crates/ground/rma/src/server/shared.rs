@@ -6,10 +6,10 @@ use tailwater_env::{Complaints, Env};
 
 use crate::atomics::{AtomicUsize, Ordering};
 use crate::doorbell::Doorbell;
-use crate::server::ServerConfig;
 use crate::server::calls::Calls;
 use crate::server::limits::SessionLimits;
 use crate::server::mailbox::Mailbox;
+use crate::server::{FabricHost, ServerConfig};
 use crate::service::Service;
 
 pub(crate) struct EngineShared {
@@ -25,6 +25,8 @@ pub(crate) struct EngineShared {
     /// Bytes held for all connections; a plain counter.
     pub(crate) memory: AtomicUsize,
     pub(crate) complaints: Complaints,
+    /// Reads the regions over libfabric, if anything does.
+    pub(crate) fabric: Option<Arc<FabricHost>>,
 }
 
 impl EngineShared {

@@ -102,6 +102,9 @@ impl Service for TestService {
     }
 }
 
+/// libfabric's providers in software.
+pub const PROVIDERS: [&str; 2] = ["tcp;ofi_rxm", "shm"];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Local,
@@ -111,6 +114,8 @@ pub enum Transport {
     UnixFrames,
     Tcp,
     Tls,
+    /// libfabric with this provider.
+    Ofi(&'static str),
 }
 
 enum Bell {
@@ -175,6 +180,11 @@ impl World {
             Transport::Tcp | Transport::Tls => {
                 ServerConfig { tcp: Some(([127, 0, 0, 1], 0).into()), tls: tls.acceptor.clone(), ..config }
             }
+            Transport::Ofi(provider) => ServerConfig {
+                tcp: Some(([127, 0, 0, 1], 0).into()),
+                ofi: Some(provider.to_owned()),
+                ..config
+            },
             Transport::Shm | Transport::UnixFrames => {
                 ServerConfig { unix: Some(dir.path().join("socket")), ..config }
             }
@@ -182,7 +192,9 @@ impl World {
         let server = Server::start(&env, config, service.clone()).expect("it starts");
         let address = address_of(&server);
         let connection = connect_with(&env, &address, &tls.dialer).await.expect("it listens");
-        assert_eq!(connection.capabilities().memory, transport == Transport::Shm);
+        let can = connection.capabilities();
+        assert_eq!(can.memory, transport == Transport::Shm);
+        assert_eq!(can.scar, !matches!(transport, Transport::Shm | Transport::Ofi(_)));
         let bell = Arc::new(Bell::Server(server.doorbell()));
         Self {
             transport,
@@ -287,7 +299,7 @@ impl Tls {
 }
 
 pub fn address_of(server: &Server) -> Address {
-    match (server.tcp_address(), server.unix_path()) {
+    match (server.ofi_address().or_else(|| server.tcp_address()), server.unix_path()) {
         (Some(address), _) => address,
         (None, Some(path)) => Address::Unix(PathBuf::from(path)),
         (None, None) => panic!("the server listens somewhere"),
@@ -318,7 +330,12 @@ pub fn on_every_socket(test: impl AsyncFn(World)) {
 /// As [`on_every_socket`], with limits of the test's own.
 pub fn on_every_socket_with(config: &ServerConfig, test: impl AsyncFn(World)) {
     for engine_kind in engine_kinds() {
-        for transport in [Transport::Shm, Transport::UnixFrames, Transport::Tcp, Transport::Tls] {
+        let mut transports = vec![Transport::Shm, Transport::UnixFrames, Transport::Tcp, Transport::Tls];
+        // Its READs have nothing to do with engines.
+        if cfg!(feature = "ofi") && engine_kind == EngineKind::Epoll {
+            transports.extend(PROVIDERS.map(Transport::Ofi));
+        }
+        for transport in transports {
             eprintln!("over {transport:?} with {engine_kind:?}");
             run(async {
                 let config = ServerConfig { engine_kind, ..config.clone() };

@@ -97,8 +97,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         std::fs::create_dir_all(&path)?;
         Ok(path)
     };
-    let three = start_data_cell(&place("three")?, CAPACITY_BYTES)?;
-    let single = start_data_cell(&place("single")?, CAPACITY_BYTES)?;
+    let three = start_data_cell(&place("three")?, CAPACITY_BYTES, None)?;
+    let single = start_data_cell(&place("single")?, CAPACITY_BYTES, None)?;
     // A thread of their own, so that what is measured does not wait for them. Half of the delay is on the way back.
     let ways = Gateways::new()?;
     let slow = |backends: &[BackendProcess]| -> anyhow::Result<Gateway> {

@@ -55,8 +55,11 @@ pub struct CellSection {
     /// Copies of each value.
     pub mode: CellModeSetting,
     /// Backends that run as processes of their own: for each, its addresses (`unix:/path`, `tcp:ip:port`,
-    /// `tls:ip:port`), nearest first. Empty: the node runs the backend itself, with one copy.
+    /// `tls:ip:port`, `ofi:ip:port`), nearest first. Empty: the node runs the backend itself, with one copy.
     pub backends: Vec<Vec<String>>,
+    /// The provider of libfabric's by which clients can read from a backend that the node runs itself; none if not
+    /// said.
+    pub ofi: Option<String>,
     /// Memory of each backend that the node runs itself, in bytes.
     pub capacity_bytes: u64,
     /// The size of the values that its index is laid out for, in bytes.
@@ -81,6 +84,7 @@ impl Default for CellSection {
         Self {
             mode: CellModeSetting::R1,
             backends: Vec::new(),
+            ofi: None,
             capacity_bytes: 256 << 20,
             value_bytes: CellKind::Data.value_bytes(),
             ttl_ms: 60_000,
@@ -114,6 +118,10 @@ impl CellSection {
             CellModeSetting::R1 => {}
         }
         self.check_sizes(name)?;
+        anyhow::ensure!(
+            self.ofi.is_none() || self.backends.is_empty(),
+            "[{name}] ofi is for a backend that the node runs itself, and backends names others: give theirs --ofi"
+        );
         anyhow::ensure!(
             (10..=60_000).contains(&self.refresh_ms),
             "[{name}] refresh_ms = {} is not between 10 and 60000",

@@ -167,6 +167,10 @@ pub struct ServeArgs {
     /// Where clients on other hosts connect.
     #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
     tcp: Option<SocketAddr>,
+    /// Serve one-sided reads over libfabric as well, by this provider: `verbs;ofi_rxm` for RDMA, `efa`, or
+    /// `tcp;ofi_rxm` in software. Clients connect to `ofi:` and the address of --tcp. libfabric encrypts nothing.
+    #[arg(long, value_name = "PROVIDER", requires = "tcp", conflicts_with = "tls_certificate")]
+    ofi: Option<String>,
     /// File in PEM with a certificate. Connections to --tcp are then in TLS. The file is read again when it changes.
     #[arg(long, value_name = "FILE", requires = "tcp")]
     tls_certificate: Option<PathBuf>,
@@ -215,8 +219,9 @@ pub struct Seeds {
     /// The cell's name. The node tells the addresses of its backends.
     #[arg(long, value_name = "NAME", value_parser = cell_name)]
     cell: Option<String>,
-    /// Address of one of the cell's backends, as `tailwater cell describe` shows them: `unix:PATH`, `tcp:HOST:PORT` or
-    /// `tls:HOST:PORT`. You may give several. The first backend that answers tells the others' addresses.
+    /// Address of one of the cell's backends, as `tailwater cell describe` shows them: `unix:PATH`, `tcp:HOST:PORT`,
+    /// `tls:HOST:PORT` or `ofi:HOST:PORT`. You may give several. The first backend that answers tells the others'
+    /// addresses.
     #[arg(long, value_name = "ADDRESS", value_parser = seed)]
     seed: Vec<Address>,
 }
@@ -344,6 +349,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         cell,
         unix,
         tcp,
+        ofi,
         tls_certificate,
         tls_key,
         tls_client_ca,
@@ -393,6 +399,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         eviction: eviction.setting().policy(),
         tcp,
         tls: Acceptor::plain(),
+        ofi,
         unix,
         connections_max: defaults.listen.connections_max,
         engines: thread_count(engines),
@@ -436,6 +443,7 @@ fn run_backend(
         tracing::info!(
             cell = options.cell,
             tcp = served.tcp_address().map(|address| address.to_string()),
+            ofi = served.ofi_address().map(|address| address.to_string()),
             unix = ?served.unix_path(),
             "the backend is ready"
         );

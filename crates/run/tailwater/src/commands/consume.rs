@@ -77,12 +77,14 @@ pub struct Args {
 /// Which way to the cells.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransportArg {
-    /// Shared memory where the backend runs on this host, TCP elsewhere.
+    /// Shared memory where the backend runs on this host, elsewhere libfabric if the backend serves it, and else TCP.
     Auto,
     /// Shared memory or nothing.
     Shm,
     /// TCP even on this host.
     Tcp,
+    /// libfabric even on this host, from backends that serve it.
+    Ofi,
 }
 
 impl TransportArg {
@@ -91,6 +93,7 @@ impl TransportArg {
             Self::Auto => Transport::Auto,
             Self::Shm => Transport::Shm,
             Self::Tcp => Transport::Tcp,
+            Self::Ofi => Transport::Ofi,
         }
     }
 }

@@ -40,6 +40,8 @@ mod languages;
 mod ledgers_secured;
 #[cfg(feature = "bookkeeper")]
 mod left_over;
+#[cfg(feature = "ofi")]
+mod libfabric;
 mod library;
 mod lines;
 mod logins;

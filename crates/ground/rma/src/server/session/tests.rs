@@ -42,6 +42,7 @@ struct Test {
     session: Session,
     service: Nothing,
     doorbell: u32,
+    fabric: Option<Arc<FabricReply>>,
     now: Instant,
     calls: Vec<Call>,
     accepts_calls: bool,
@@ -54,6 +55,7 @@ impl Test {
             session: Session::new(limits(), Instant::default()),
             service: Nothing(Arc::new(region)),
             doorbell: 5,
+            fabric: None,
             now: Instant::default(),
             calls: Vec::new(),
             accepts_calls: true,
@@ -82,6 +84,7 @@ impl Test {
         step: impl FnOnce(&mut Session, &mut World<'_>) -> Result<(), SessionEnded>,
     ) -> Result<(), SessionEnded> {
         let (calls, accepts, doorbell) = (&mut self.calls, self.accepts_calls, self.doorbell);
+        let fabric = self.fabric.clone();
         let mut submit = |call| {
             if accepts {
                 calls.push(call);
@@ -94,6 +97,7 @@ impl Test {
             peer: &Peer::anonymous("test".to_owned()),
             doorbell: &|| doorbell,
             files: false,
+            fabric: &|| fabric.clone(),
             submit: &mut submit,
         };
         step(&mut self.session, &mut world)
@@ -288,4 +292,22 @@ fn who_leaves_too_many_call_answers_unread_is_dropped() {
     }
     let ended = (0..fit).find_map(|id| test.session.call_answered(id, &answer, test.now).err());
     assert!(matches!(ended, Some(SessionEnded::Unread(_))), "{ended:?}");
+}
+
+#[test]
+fn who_asks_for_keys_where_there_are_none_is_dropped_and_else_is_told_and_may_be_silent() {
+    let mut test = Test::greeted();
+    let ended = test.send(|out| frame::encode_fabric(out, 1)).expect_err("there are none");
+    assert_eq!(ended, FrameError::Kind(FrameKind::Fabric as u8).into());
+
+    let mut test = Test::new();
+    test.fabric = Some(Arc::new(FabricReply { provider: "shm".to_owned(), ..FabricReply::default() }));
+    test.send(|out| frame::encode_hello(out, 0)).expect("it is well-formed");
+    let hello = HelloReply::parse(test.take_all().remove(0).1).expect("it is one");
+    assert!(hello.fabric && !test.session.has_keys());
+    test.send(|out| frame::encode_fabric(out, 1)).expect("there are some");
+    let (header, body) = test.take_all().remove(0);
+    assert_eq!(FabricReply::parse(&header, body).expect("it is one").provider, "shm");
+    assert!(test.session.has_keys());
+    test.pass(Duration::from_secs(3600)).expect("what it reads is not seen here");
 }
