@@ -145,6 +145,8 @@ impl Hop {
                 shard.answered_at = now;
                 match error {
                     None => shard.durable_next = shard.durable_next.max(entry.next_offset),
+                    // Another operation of the shard was first.
+                    Some(AppendError::NotNext { next, .. }) if entry.next_offset <= next => {}
                     Some(error) => shard.failed = shard.failed.take().or(Some(error)),
                 }
             }

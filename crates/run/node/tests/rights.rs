@@ -15,9 +15,9 @@ use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Content, Stream};
 use tailwater_env::Env;
 use tailwater_format::call::{
-    Append, CallErrorCode, CopyLead, CopyOffsets, CopyOpen, CopyPlan, CopyState, FindCell, FindStream,
-    InitProducer, Locate, Method, ReadDurable, SegmentRef, Segments, StreamInfo, Tails, decode_call,
-    encode_call,
+    Append, CallErrorCode, CopyLead, CopyOffsets, CopyOpen, CopyPlan, CopyPush, CopyState, CopyWork,
+    FindCell, FindStream, InitProducer, Locate, Method, ReadDurable, SegmentRef, Segments, StreamInfo, Tails,
+    decode_call, encode_call,
 };
 use tailwater_node::Node;
 use tailwater_permissions::{Operation, ResourceKind, RuleFilter};
@@ -123,6 +123,8 @@ fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
         (Method::CopyState, encode_call(&CopyState { stream: stream() })),
         (Method::CopyLead, encode_call(&CopyLead::default())),
         (Method::CopyOffsets, encode_call(&CopyOffsets { stream: stream(), ..Default::default() })),
+        (Method::CopyWork, encode_call(&CopyWork { worker: "w".to_owned(), ..Default::default() })),
+        (Method::CopyPush, encode_call(&CopyPush { stream: stream(), ..Default::default() })),
     ]
 }
 
