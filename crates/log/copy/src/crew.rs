@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tailwater_env::Instant;
 use tailwater_format::StreamId;
 use tailwater_format::call::{
-    CallErrorCode, CallRefusal, CopyHop, CopyPush, CopyPushed, CopyTask, CopyTasks, CopyWork,
+    CallErrorCode, CallRefusal, CopyHop, CopyPush, CopyPushed, CopyReport, CopyTask, CopyTasks,
     stream_from_wire, stream_to_wire,
 };
 use tailwater_format::limits::COPY_TASKS_MAX;
@@ -176,7 +176,7 @@ impl Copies {
     ///
     /// # Errors
     /// A message that makes no sense; a cluster without a name; a name that another worker has; too many workers.
-    pub async fn work(&self, asked: CopyWork) -> Result<CopyTasks, CallRefusal> {
+    pub async fn work(&self, asked: CopyReport) -> Result<CopyTasks, CallRefusal> {
         let inner = &self.inner;
         if inner.name.is_none() {
             return Err(malformed(CopyError::NoName.to_string()));
@@ -310,7 +310,7 @@ impl CopiesInner {
     }
 
     /// Takes note of what a worker tells.
-    fn report(&self, asked: &CopyWork, running: &[OperationId]) -> Result<(), CallRefusal> {
+    fn report(&self, asked: &CopyReport, running: &[OperationId]) -> Result<(), CallRefusal> {
         let busy = |why: String| CallRefusal::new(CallErrorCode::Overloaded, why);
         let running = {
             let crew = self.crew.state.lock();

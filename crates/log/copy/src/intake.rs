@@ -1,5 +1,5 @@
-//! What a worker pushes of an operation, and what the log makes of it: the lower end of an operation that another process
-//! runs.
+//! What a worker pushes of an operation, and what the log makes of it: the lower end of an operation that another
+//! process runs.
 //!
 //! What holds:
 //! - **The log decides.** An entry is appended where the shard ends. What is there already is left out, so several
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
 use tailwater_format::call::{
-    CallErrorCode, CallRefusal, CopiedShard, CopyFrom, CopyHeld, CopyPlace, CopyPush, CopyPushed,
+    CallErrorCode, CallRefusal, CopiedShard, CopyFrom, CopyHeld, CopyPush, CopyPushed, CopyResume,
     offset_from_wire,
 };
 use tailwater_format::{
@@ -330,6 +330,11 @@ impl CopyIntake {
             }
         }
         let now = self.env.now();
+        for shard in self.hop.overdue(now, |shard| Some(self.tail(shard.0).ok()?.next_offset)) {
+            if !self.is_held(shard.0) {
+                self.hold(shard.0, "what another operation has appended is not there", false);
+            }
+        }
         let held: Vec<(u32, HeldShard)> = {
             let mut state = self.state.lock();
             // One that went well for a while is forgotten.
@@ -372,8 +377,8 @@ impl CopyIntake {
     }
 }
 
-fn place(shard: u32, tail: &Tail) -> CopyPlace {
-    CopyPlace { shard, next_offset: tail.next_offset.0, log_start: tail.log_start.0 }
+fn place(shard: u32, tail: &Tail) -> CopyResume {
+    CopyResume { shard, next_offset: tail.next_offset.0, log_start: tail.log_start.0 }
 }
 
 fn malformed(why: String) -> CallRefusal {

@@ -69,8 +69,8 @@ pub const CLUSTERS_PER_COMMIT: usize = 128;
 /// Longest address of a cluster, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 256;
 
-/// Operations into which the shards of a stream are divided at most, where workers run them: each has a session with the
-/// cluster above. Two workers that have half a stream each is what more of them would improve little on.
+/// Operations into which the shards of a stream are divided at most, where workers run them: each has a session with
+/// the cluster above. More of them would cost more sessions, and balance little better.
 pub const PARTS_MAX: u32 = 8;
 /// Workers of a cluster. The node hears each of them twice a second.
 pub const WORKERS_MAX: usize = 256;

@@ -62,7 +62,7 @@ impl Service for CopyService {
                 (Some(Method::CopyOffsets), _) => {
                     copies.offsets(&message(payload)?).map(|told| encode_call(&told))
                 }
-                (Some(Method::CopyWork), _) => {
+                (Some(Method::CopyReport), _) => {
                     copies.work(message(payload)?).await.map(|tasks| encode_call(&tasks))
                 }
                 (Some(Method::CopyPush), _) => {

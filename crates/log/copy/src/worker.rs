@@ -2,8 +2,8 @@
 //! cluster's node (Fast ACS, 2.3: the workers' jobs).
 //!
 //! What holds:
-//! - **It is told by nobody how far it is.** Where a shard goes on is what the node's log says when the operation begins
-//!   and what the log refuses later. So a worker keeps nothing, and may die at any moment.
+//! - **It is told by nobody how far it is.** Where a shard goes on is what the node's log says when the operation
+//!   begins, and what the log refuses later. So a worker keeps nothing, and may die at any moment.
 //! - **It goes on alone.** It runs what it was told last for as long as it hears nothing else.
 //! - **Bounded**: operations by what one answer may hold, and bytes of each by the window.
 
@@ -19,8 +19,8 @@ use futures::future::{FutureExt, pending};
 use futures::stream::FuturesUnordered;
 use tailwater_env::{Env, Task};
 use tailwater_format::call::{
-    CopiedShard, CopyEntries, CopyFrom, CopyOpen, CopyOpened, CopyPush, CopyPushed, CopyRunning, CopyTask,
-    CopyTasks, CopyWork, Method, decode_call, stream_from_wire,
+    CopiedShard, CopyEntries, CopyFrom, CopyOpen, CopyOpened, CopyPush, CopyPushed, CopyReport, CopyRunning,
+    CopyTask, CopyTasks, Method, decode_call, stream_from_wire,
 };
 use tailwater_format::{Offset, ShardNumber, StreamId, Tail};
 use tailwater_rma::Connection;
@@ -147,14 +147,14 @@ impl CopyWorker {
                 stream: tailwater_format::call::stream_to_wire(id.stream),
                 part: id.part,
             };
-            let asked = CopyWork {
+            let asked = CopyReport {
                 worker: self.name.clone(),
                 start: self.start,
                 is_leaving,
                 running: running.keys().map(run).collect(),
                 number,
             };
-            let tasks: CopyTasks = match ask_over(&self.env, &*connection, Method::CopyWork, &asked).await {
+            let tasks: CopyTasks = match ask_over(&self.env, &*connection, Method::CopyReport, &asked).await {
                 Ok(tasks) => tasks,
                 Err(failed) => return Some(failed.into_words()),
             };

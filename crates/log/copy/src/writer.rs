@@ -313,6 +313,11 @@ impl CopyOperation {
             }
         }
         let now = self.env.now();
+        for shard in self.hop.overdue(now, |shard| Some(self.tail(shard).ok()?.next_offset)) {
+            if !session.follow.is_held(shard) {
+                self.hold(session, shard, "what another operation has appended is not there", false);
+            }
+        }
         // One that went well for a while is forgotten.
         session.held.retain(|_, held| !held.is_over || now.since(held.until) < RETRY_MAX * 2);
         let due = session.held.iter().filter(|(_, held)| !held.is_over && held.until <= now);

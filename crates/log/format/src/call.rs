@@ -28,7 +28,7 @@
 //! | 13 `CopyState` | [`CopyState`] | [`CopyHops`] |
 //! | 14 `CopyLead` | [`CopyLead`] | [`CopyPlanKept`] |
 //! | 15 `CopyOffsets` | [`CopyOffsets`] | [`CopiedOffsets`] |
-//! | 17 `CopyWork` | [`CopyWork`] | [`CopyTasks`] |
+//! | 17 `CopyReport` | [`CopyReport`] | [`CopyTasks`] |
 //! | 18 `CopyPush` | [`CopyPush`] | [`CopyPushed`] |
 //! | 16 `FindCell` | [`FindCell`] | [`CellInfo`] |
 
@@ -49,8 +49,8 @@ mod copy;
 mod error;
 pub use copy::{
     CopiedOffset, CopiedOffsets, CopiedShard, CopyEnd, CopyEntries, CopyFrom, CopyHeld, CopyHop, CopyHops,
-    CopyLead, CopyNext, CopyOffsets, CopyOpen, CopyOpened, CopyPlace, CopyPlan, CopyPlanKept, CopyPush,
-    CopyPushed, CopyRunning, CopyState, CopyTask, CopyTasks, CopyWork,
+    CopyLead, CopyNext, CopyOffsets, CopyOpen, CopyOpened, CopyPlan, CopyPlanKept, CopyPush, CopyPushed,
+    CopyReport, CopyResume, CopyRunning, CopyState, CopyTask, CopyTasks,
 };
 pub use error::{CallErrorCode, CallRefusal};
 
@@ -94,7 +94,7 @@ pub enum Method {
     /// A cell that was created, by its name.
     FindCell = 16,
     /// What a worker of the cluster is to copy.
-    CopyWork = 17,
+    CopyReport = 17,
     /// What it has copied.
     CopyPush = 18,
 }
@@ -118,7 +118,7 @@ impl Method {
         Method::CopyLead,
         Method::CopyOffsets,
         Method::FindCell,
-        Method::CopyWork,
+        Method::CopyReport,
         Method::CopyPush,
     ];
 
@@ -151,7 +151,7 @@ impl Method {
             Method::CopyLead => "copy_lead",
             Method::CopyOffsets => "copy_offsets",
             Method::FindCell => "find_cell",
-            Method::CopyWork => "copy_work",
+            Method::CopyReport => "copy_report",
             Method::CopyPush => "copy_push",
         }
     }
@@ -204,7 +204,7 @@ call_messages! {
     CopyLead: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
     CopyOffsets: CALL_INFO_BYTES_MAX, 32;
     CopiedOffsets: CALL_BYTES_MAX, COPIED_OFFSETS_MAX + 32;
-    CopyWork: CALL_INFO_BYTES_MAX, COPY_TASKS_MAX + 32;
+    CopyReport: CALL_INFO_BYTES_MAX, COPY_TASKS_MAX + 32;
     CopyTasks: CALL_BYTES_MAX, COPY_TASKS_MAX + 32;
     CopyPush: CALL_BYTES_MAX, 2 * SHARDS_PER_CALL_MAX + CLUSTERS_MAX + 32;
     CopyPushed: CALL_BYTES_MAX, 2 * SHARDS_PER_CALL_MAX + 32;

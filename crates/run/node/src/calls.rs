@@ -17,7 +17,7 @@ use tailwater_copy::Copies;
 use tailwater_env::{Complaints, Env, Instant, TIMES_BUCKETS};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallErrorCode, CallMessage,
-    CallRefusal, CopyLead, CopyNext, CopyOffsets, CopyOpen, CopyPlan, CopyPush, CopyState, CopyWork,
+    CallRefusal, CopyLead, CopyNext, CopyOffsets, CopyOpen, CopyPlan, CopyPush, CopyReport, CopyState,
     DelaysTaken, DeliveryDelays, FindCell, FindStream, InitProducer, Locate, LocateWhat, Location, Method,
     NodeInfo, ProducerInfo, ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call,
     encode_call, stream_from_wire,
@@ -243,7 +243,7 @@ impl NodeService {
             | Method::CopyPlan
             | Method::CopyLead
             | Method::CopyState
-            | Method::CopyWork
+            | Method::CopyReport
             | Method::CopyPush
             | Method::CopyOffsets => self.dispatch_copy(peer, method, payload, reply),
             Method::DeliveryDelays => {
@@ -302,9 +302,9 @@ impl NodeService {
                     std::future::ready(copies.offsets(&asked).map(|told| encode_call(&told)))
                 })
             }
-            Method::CopyWork => {
-                let may = |_: &CopyWork| self.authorize(peer, method, Resource::Node);
-                self.answer_with(method, reply, payload, may, move |asked: CopyWork| async move {
+            Method::CopyReport => {
+                let may = |_: &CopyReport| self.authorize(peer, method, Resource::Node);
+                self.answer_with(method, reply, payload, may, move |asked: CopyReport| async move {
                     copies.work(asked).await.map(|tasks| encode_call(&tasks))
                 })
             }

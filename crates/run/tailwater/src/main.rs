@@ -74,8 +74,8 @@ enum Command {
     Tree(commands::tree::Command),
     /// Copy parts of streams for the node of this cluster, from the clusters above it.
     ///
-    /// The node divides what is copied among its workers, and runs what none of them can. A worker keeps nothing: stop it,
-    /// or kill it, and others go on.
+    /// The node divides what is copied among its workers, and runs what none of them can. A worker keeps nothing: stop
+    /// it, or kill it, and others go on.
     Worker(commands::worker::Args),
     /// Consume streams in every cluster that has them, and report delays, stopped producers and stuck copies.
     Monitor(commands::monitor::Args),

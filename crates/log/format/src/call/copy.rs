@@ -270,7 +270,7 @@ pub struct CopyHop {
 /// A worker of the cluster tells what it runs. It is answered when that is not what it is to run, and after a while
 /// otherwise.
 #[derive(Clone, PartialEq, Message)]
-pub struct CopyWork {
+pub struct CopyReport {
     /// Its name, which no other worker of the cluster has.
     #[prost(string, tag = "1")]
     pub worker: String,
@@ -385,7 +385,7 @@ pub struct CopyPush {
 pub struct CopyPushed {
     /// Shards that go on from these places.
     #[prost(message, repeated, tag = "1")]
-    pub from: Vec<CopyPlace>,
+    pub from: Vec<CopyResume>,
     /// Shards of which nothing is taken until they are in a later `from`.
     #[prost(message, repeated, tag = "2")]
     pub hold: Vec<CopyHeld>,
@@ -393,7 +393,7 @@ pub struct CopyPushed {
 
 /// Where a shard of a copy begins and ends.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct CopyPlace {
+pub struct CopyResume {
     /// The shard.
     #[prost(uint32, tag = "1")]
     pub shard: u32,

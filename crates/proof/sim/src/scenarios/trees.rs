@@ -1,8 +1,9 @@
 //! A stream that is copied between 3 to 12 clusters: the copying of a node in each of them, over simulated links, while
 //! clusters crash, links are slow or cut, plans change, copies are emptied, and the source removes records.
 //!
-//! The code that runs is that of `copy` on `log`. A cluster has one node, without cells. In the scenario `schedule` it has
-//! workers, too, which crash, leave, are slow and cut off, and which two schedulers tell at once what to run. Checked:
+//! The code that runs is that of `copy` on `log`. A cluster has one node, without cells. In the scenario `schedule` it
+//! has workers, too, which crash, leave, are slow and cut off, and which two schedulers tell at once what to run.
+//! Checked:
 //! - each shard by a [`ShardChecker`], whose readers are those of all clusters: what was acknowledged at the source is
 //!   what every consumer of every cluster gets, at the same offsets, in order, in the same terms;
 //! - a consumer misses only what the source was asked to remove, and is told;
@@ -189,7 +190,7 @@ fn run_with(
     world: &mut World,
     plant: Plant,
     mut rng: Rng,
-    (clusters, shards, workers): (usize, u32, usize),
+    (clusters, shards, crew): (usize, u32, usize),
 ) -> Result<Report, Violation> {
     world.set_steps_max(40_000_000);
     let stream_config =
@@ -198,9 +199,8 @@ fn run_with(
         outside: world.outside(),
         net: Net::new(world),
         nodes: NAMES[..clusters].iter().map(|name| world.node(name)).collect(),
-        workers: NAMES[..clusters]
-            .iter()
-            .map(|name| (0..workers).map(|number| world.node(&format!("{name}-{number}"))).collect())
+        workers: (0..clusters)
+            .map(|of| (0..crew).map(|number| world.node(workers::WORKER_NODES[of][number])).collect())
             .collect(),
         other_scheduler: workers::OtherScheduler::default(),
         config: LogConfig { tick: Duration::from_millis(500), ..draw_config(&mut rng) },
@@ -225,7 +225,7 @@ fn run_with(
         outside.spawn("supervisor", cluster::supervise(Arc::clone(&shared), number)).detach();
     }
     for number in 0..clusters {
-        for worker in 0..workers {
+        for worker in 0..crew {
             let working = workers::supervise(Arc::clone(&shared), number, worker);
             outside.spawn("worker", working).detach();
         }

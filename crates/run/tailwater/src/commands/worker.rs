@@ -21,8 +21,8 @@ pub struct Args {
     /// What it is called among the workers of its cluster. By default this host's name and the number of the process.
     #[arg(long)]
     name: Option<String>,
-    /// Where the cluster's node listens for CALLs, [listen] data there: each of them, where several nodes take turns. By
-    /// default the node at --server is asked.
+    /// Where the cluster's node listens for CALLs, [listen] data there: each of them, where several nodes take turns.
+    /// By default the node at --server is asked.
     #[arg(long, value_name = "IP:PORT")]
     node: Vec<String>,
     /// Print what the worker has done, every SECONDS seconds.

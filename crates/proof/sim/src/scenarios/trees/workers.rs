@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_copy::{ClusterLinks, CopyWorker};
 use tailwater_env::BoxFuture;
-use tailwater_format::call::{CopyTask, CopyTasks, CopyWork, Method, decode_call, encode_call};
+use tailwater_format::call::{CopyReport, CopyTask, CopyTasks, Method, decode_call, encode_call};
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
 use tailwater_rma::{CallDone, Connection};
 
@@ -19,11 +19,19 @@ use crate::world::{Crash, Node};
 use super::cluster::{SimLinks, address};
 use super::{NAMES, STREAM, Trees, TreesShared};
 
-/// How long a worker that has ended, or was killed, is away at most.
-const AWAY_MAX: u64 = 2_000;
+/// How long the first worker of a cluster that has ended, or was killed, is away. The second one is away twice as long.
+const AWAY: Duration = Duration::from_millis(600);
+/// What the machines of workers are called, by cluster.
+pub(super) const WORKER_NODES: [[&str; 3]; 5] = [
+    ["us-0", "us-1", "us-2"],
+    ["eu-0", "eu-1", "eu-2"],
+    ["asia-0", "asia-1", "asia-2"],
+    ["br-0", "br-1", "br-2"],
+    ["in-0", "in-1", "in-2"],
+];
 
-/// A second scheduler of each cluster, which knows what the first one ever had run, and tells each worker to run a half of
-/// that, while it is there.
+/// A second scheduler of each cluster, which knows what the first one ever had run, and tells each worker to run a half
+/// of that, while it is there.
 #[derive(Default)]
 pub(super) struct OtherScheduler {
     state: Mutex<OtherState>,
@@ -73,7 +81,7 @@ struct TwiceTold {
 
 impl TwiceTold {
     /// What the other scheduler would have the worker run.
-    fn others(&self, asked: &CopyWork, tasks: CopyTasks) -> CopyTasks {
+    fn others(&self, asked: &CopyReport, tasks: CopyTasks) -> CopyTasks {
         let mut state = self.shared.other_scheduler.state.lock();
         let cluster = NAMES[self.number].to_owned();
         for task in &tasks.tasks {
@@ -94,11 +102,11 @@ impl ConnectionHooks for TwiceTold {
     fn call<'a>(&'a self, inner: &'a dyn Connection, method: u16, payload: Bytes) -> CallDone<'a> {
         Box::pin(async move {
             let asked = match Method::from_number(method) {
-                Some(Method::CopyWork) => decode_call::<CopyWork>(payload.clone()).ok(),
+                Some(Method::CopyReport) => decode_call::<CopyReport>(payload.clone()).ok(),
                 _ => None,
             };
             let Some(asked) = asked else { return inner.call(method, payload).await };
-            let question = encode_call(&CopyWork { number: *self.last.lock(), ..asked.clone() });
+            let question = encode_call(&CopyReport { number: *self.last.lock(), ..asked.clone() });
             let answer = inner.call(method, question).await?;
             let Ok(tasks) = decode_call::<CopyTasks>(answer.clone()) else { return Ok(answer) };
             *self.last.lock() = tasks.number;
@@ -112,8 +120,7 @@ pub(super) async fn supervise(shared: Trees, number: usize, worker: usize) {
     let node = shared.workers[number][worker].clone();
     while !shared.outcome.has_failed() {
         if !node.is_up() {
-            let away = shared.outside.random_below(AWAY_MAX);
-            shared.outside.sleep(Duration::from_millis(away)).await;
+            shared.outside.sleep(AWAY * (1 + worker as u32)).await;
             node.start();
         }
         let env = node.env();
