@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tailwater_copy::{DialedLinks, WorkerProcesser};
+use tailwater_copy::{CopyWorker, DialedLinks};
 use tailwater_env::Env;
 use tailwater_tls::Dialer;
 
@@ -24,8 +24,8 @@ impl WorkerProcess {
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let name = self.name.unwrap_or_else(|| format!("{}-{}", host(), std::process::id()));
         let links = DialedLinks::new(env, &self.dialer);
-        tracing::info!(name, nodes = ?self.nodes, "the worker begins");
-        let worker = WorkerProcesser::new(env, links, self.nodes, &name);
+        tracing::info!(worker = name, nodes = ?self.nodes, "the worker begins");
+        let worker = CopyWorker::new(env, links, self.nodes, &name);
         let stats = worker.stats();
         let _telling = self.stats_every.map(|every| {
             let waiting = env.clone();

@@ -54,10 +54,8 @@ pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
             dialer: server.dialer(&env)?,
             stats_every: every,
         };
-        tokio::select! {
-            biased;
-            () = work.run(&env, stop.next()) => Ok(()),
-        }
+        work.run(&env, stop.next()).await;
+        Ok(())
     });
     // A thread may wait for the node.
     runtime.shutdown_background();
