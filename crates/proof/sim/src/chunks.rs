@@ -58,7 +58,7 @@ pub struct ChunkLoad {
     pub warmup: Duration,
     /// See above.
     pub measured: Duration,
-    /// How many backends die in the middle of what is counted.
+    /// How many backends die in the middle of what is counted: those of the highest numbers.
     pub killed: usize,
 }
 
@@ -84,7 +84,7 @@ impl ChunkRun {
 }
 
 /// Reaches the backends of one cell over the simulated network, none of them through shared memory.
-struct ByName {
+struct ChunkConnector {
     net: Net,
     node: Node,
     cell: &'static str,
@@ -94,7 +94,7 @@ fn address(cell: &str, number: usize) -> String {
     format!("{cell}/{number}")
 }
 
-impl Connector for ByName {
+impl Connector for ChunkConnector {
     fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         Box::pin(async move {
             let address = address(self.cell, backend.number as usize);
@@ -123,14 +123,14 @@ fn start_backend(net: &Net, node: &Node, cell: &'static str, number: usize, capa
 
 /// What all consumers add to.
 #[derive(Default)]
-struct Seen {
+struct ChunkSeen {
     delays_ns: Vec<u64>,
     from: Option<Instant>,
     to: Option<Instant>,
     violation: Option<Violation>,
 }
 
-type SharedSeen = Arc<Mutex<Seen>>;
+type SharedChunkSeen = Arc<Mutex<ChunkSeen>>;
 
 struct ChunkCluster<'a> {
     world: &'a World,
@@ -140,13 +140,13 @@ struct ChunkCluster<'a> {
     log: MemoryLog,
     readers: Vec<TailReader>,
     /// How far each consumer is in each of its shards.
-    seen: SharedSeen,
+    seen: SharedChunkSeen,
     progress: Arc<Mutex<Vec<(ShardId, Offset)>>>,
     /// When each shard's entry with that number was written.
-    written: Written,
+    written: ChunksWritten,
 }
 
-type Written = Arc<Mutex<Vec<Vec<Instant>>>>;
+type ChunksWritten = Arc<Mutex<Vec<Vec<Instant>>>>;
 
 /// Runs it.
 ///
@@ -159,7 +159,7 @@ pub fn run(world: &World, load: ChunkLoad) -> Result<ChunkRun, Violation> {
     cluster.seen.lock().from = Some(world.now());
     if load.killed > 0 {
         world.run_for(load.measured / 2)?;
-        for node in &cluster.backends[..load.killed] {
+        for node in cluster.backends.iter().rev().take(load.killed) {
             node.crash(Crash::Process);
         }
         world.run_for(load.measured / 2)?;
@@ -225,7 +225,7 @@ impl<'a> ChunkCluster<'a> {
             let addresses = vec![Vec::new(); backends];
             let configuration = Configuration::first(id << 32 | 1, cell, Mode::R32, addresses);
             let configuration = configuration.map_err(|error| Violation::new(error.to_string()))?;
-            let connector = Arc::new(ByName { net: self.net.clone(), node: node.clone(), cell });
+            let connector = Arc::new(ChunkConnector { net: self.net.clone(), node: node.clone(), cell });
             let env = node.env();
             let config = CellConfig::of(configuration, connector, env.random_u64() as u32);
             let cell = self.world.run(Cell::connect(&env, config))?;
@@ -328,7 +328,7 @@ async fn write(
     env: Env,
     log: MemoryLog,
     writer: TailWriter,
-    written: Written,
+    written: ChunksWritten,
     load: ChunkLoad,
     (shard, phase): (u32, Duration),
 ) {
@@ -351,8 +351,8 @@ async fn consume(
     env: Env,
     mut cursor: Cursor,
     (number, progress): (usize, Arc<Mutex<Vec<(ShardId, Offset)>>>),
-    seen: SharedSeen,
-    written: Written,
+    seen: SharedChunkSeen,
+    written: ChunksWritten,
     gather: Duration,
 ) {
     loop {

@@ -25,8 +25,10 @@ pub struct FlowCosts {
     pub lengths_us: f64,
     /// A read of chunks, while no backend is late.
     pub fetch_us: f64,
-    /// A read of the durable layer.
+    /// A read of the durable layer, while no node is late.
     pub durable_us: f64,
+    /// A node's core, for each MiB of durable reads.
+    pub durable_mib_us: f64,
     /// A lookup in a cell is given up after so long, and is made once more in consistent mode.
     pub deadline_us: u64,
     /// A reader waits so long for the cached layer before it reads the durable one.
@@ -37,6 +39,8 @@ pub struct FlowCosts {
     pub ttl_us: u64,
     /// Bytes that a backend copies from others in a second.
     pub refill_bytes_per_s: f64,
+    /// How long a backend that begins again takes no changes, once all others are there.
+    pub join_us: u64,
     /// What a change of a cell's backends takes besides copying.
     pub settle_us: u64,
 }
@@ -44,17 +48,25 @@ pub struct FlowCosts {
 impl FlowCosts {
     /// | cost | where it is from |
     /// |---|---|
-    /// | `read_us`, `read_mib_us` | processor time of backends over TCP, with 40 and with 4 consumers and chunks of 4 and of 16 KiB: see below |
-    /// | `set_us`, `set_mib_us` | what the same backends took besides, all of it: publications of lengths too |
-    /// | `append_us` | bench/results/fanout-apart.toml: acknowledgements p99, and half of a flush interval |
-    /// | `hop_us` | bench/results/tree.toml: the slowest of the three hops |
+    /// | `read_us`, `read_mib_us` | what 36 consumers more took of six backends over TCP (1) |
+    /// | `set_us`, `set_mib_us` | all that the same backends took besides, publications of lengths too (1) |
+    /// | `append_us` | half of a flush interval of 10 ms, and bench/results/tree.toml's first hop |
+    /// | `hop_us` | bench/results/tree.toml: the slowest of each hop's figures |
     /// | `line_us` | the paper's 180 ms of network transit over three hops |
-    /// | `publish_us`, `lengths_us`, `fetch_us` | a cluster's network of 0.2 ms each way, as in the chunk-level run |
+    /// | `publish_us`, `lengths_us`, `fetch_us` | round trips of 0.4 ms: two, one and one |
+    /// | `durable_us` | assumed |
+    /// | `durable_mib_us` | bench/results/kafka-fetch-cpu.toml: 0.076 of a core for each Gbit/s that is fetched |
     /// | `deadline_us` | `CellConfig::of` |
     /// | `delay_max_us`, `retry_us` | `DELAY_MAX` and `RETRY_DELAY` of crates/log/tail/src/limits.rs |
-    /// | `ttl_us` | the paper's minute, as `cache serve` is started by `bench` |
+    /// | `ttl_us` | the paper's minute, with which `bench` starts backends |
     /// | `refill_bytes_per_s` | `RefillConfig` |
-    /// | `settle_us` | MEASURED_SETTLE |
+    /// | `join_us` | `bench acs 1d --quick`: until delays are as before, in a debug build on busy processors |
+    /// | `settle_us` | `bench acs 2b --quick`: 5.6 s from 3 to 9 backends with next to nothing to copy |
+    ///
+    /// (1) `bench fanout --transport tcp --connection-each --consumers N --shards 120 --shards-per-consumer 20
+    /// --rate-mbit 120 --flush 50 --every-us 50000 --lengths-every-us 50000 --duration-s 6` with N of 4 and 40, and 40
+    /// with `--chunk-bytes 16384`: processor time of the backends, on two Genoa vCPUs with AVX-512 and beside a build,
+    /// 2026-11-30. A backend's core sends 15 Gbit/s of chunks of 4 KiB then.
     pub const MEASURED: Self = Self {
         chunk_bytes: 4_096,
         read_us: 0.4,
@@ -68,11 +80,13 @@ impl FlowCosts {
         lengths_us: 400.0,
         fetch_us: 400.0,
         durable_us: 5_000.0,
+        durable_mib_us: 638.0,
         deadline_us: 500_000,
         delay_max_us: 1_000_000,
         retry_us: 100_000,
         ttl_us: 60_000_000,
         refill_bytes_per_s: (64 << 20) as f64,
+        join_us: 2_600_000,
         settle_us: 5_000_000,
     };
 

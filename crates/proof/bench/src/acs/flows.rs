@@ -1,9 +1,9 @@
 //! A cluster by flows: what each consumer reads of each of its shards in each interval, and when.
 //!
-//! No message, chunk or process is simulated. A producer's flush is a step of its shard's length; a consumer's poll takes
-//! the steps that readers know of by then. From these follow the chunks that are read, with the partial one read again,
-//! and the delays. What all consumers read of a chunk is work of its replicas, whose places are those of the real cell's
-//! ring. Work that a backend has no time for waits, and delays what is read and written there next.
+//! No message, chunk or process is simulated. A producer's flush is a step of its shard's length; a consumer's poll
+//! takes the steps that readers know of by then. From these follow the chunks that are read, with the partial one read
+//! again, and the delays. What all consumers read of a chunk is work of its replicas, whose places are those of the
+//! real cell's ring. Work that a backend has no time for waits, and delays what is read and written there next.
 //!
 //! The costs are in [`FlowCosts::MEASURED`]. A test compares a hundredth of the size with the real code at the level of
 //! chunks. All follows from a seed.
@@ -71,6 +71,7 @@ pub struct FlowScaling {
 /// What is run.
 #[derive(Clone, Debug)]
 pub struct FlowLoad {
+    /// Of two streams, half of them each; and so of each consumer's. Both are even.
     pub shards: u32,
     pub shards_per_consumer: u32,
     /// Bytes that are written in a second, in all.
@@ -82,6 +83,8 @@ pub struct FlowLoad {
     /// Hops from the source.
     pub hops: u32,
     pub backends: usize,
+    /// Nodes that share the durable reads, a core each.
+    pub nodes: u32,
     /// How far before its start a consumer begins to read.
     pub back_us: u64,
     /// What a consumer reads in a second at most, if it is bounded by more than the client library's limits.
@@ -169,6 +172,9 @@ pub struct FlowModel {
     halved: f64,
     halted_us: u64,
     resumed_until_us: u64,
+    /// Work that the nodes were given in this interval, and how long a durable read waits for what they had before.
+    durable_work_us: f64,
+    durable_wait_us: f64,
     delays: FlowDelays,
     counted: FlowDelays,
     totals: FlowTotals,
@@ -193,6 +199,8 @@ impl FlowModel {
             halved: 1.0,
             halted_us: 0,
             resumed_until_us: u64::MAX,
+            durable_work_us: 0.0,
+            durable_wait_us: 0.0,
             delays: FlowDelays::new(),
             counted: FlowDelays::new(),
             totals: FlowTotals::default(),
@@ -249,8 +257,18 @@ impl FlowModel {
         }
     }
 
+    /// The shard of a consumer's flow: as many of the first half of the shards, which is a stream, as of the other half.
+    #[inline]
+    fn shard_of(&self, first_shard: u32, flow: usize) -> usize {
+        let (streams, flows) = (self.shards.len() / 2, self.load.shards_per_consumer as usize / 2);
+        match flow.checked_sub(flows) {
+            None => (first_shard as usize + flow) % streams,
+            Some(flow) => streams + (first_shard as usize + flow) % streams,
+        }
+    }
+
     fn begin(&mut self, now: u64) {
-        let (count, each) = (self.load.shards, self.load.shards_per_consumer);
+        let (count, each) = (self.load.shards / 2, self.load.shards_per_consumer / 2);
         let first_shard = (self.consumers.len() as u64 * u64::from(each) % u64::from(count)) as u32;
         let last_page = (first_shard + each - 1) / SHARDS_PER_PAGE;
         self.consumers.push(FlowConsumer {
@@ -258,10 +276,10 @@ impl FlowModel {
             next_us: now + self.rng.random_range(0..self.load.poll_us),
             last_us: now,
             first_shard,
-            pages: last_page - first_shard / SHARDS_PER_PAGE + 1,
+            pages: 2 * (last_page - first_shard / SHARDS_PER_PAGE + 1),
         });
-        for shard in first_shard..first_shard + each {
-            let shard = &self.shards[(shard % count) as usize];
+        for flow in 0..2 * each as usize {
+            let shard = &self.shards[self.shard_of(first_shard, flow)];
             let number = match self.load.back_us {
                 0 => shard.visible(now),
                 back_us => shard.since(now.saturating_sub(back_us)),
@@ -296,6 +314,8 @@ impl FlowModel {
             });
         }
         cell.pass(until, until - now);
+        let work_us = std::mem::take(&mut self.durable_work_us) / f64::from(self.load.nodes);
+        self.durable_wait_us = (self.durable_wait_us + work_us - (until - now) as f64).max(0.0);
         if until % SAMPLE_US == 0 {
             self.shards.iter_mut().for_each(|shard| shard.forget(until.saturating_sub(KEPT_US)));
         }
@@ -335,19 +355,20 @@ impl FlowModel {
         }
         let of = &mut self.shards[shard];
         let number = of.next();
-        let before = if number > 0 { of.flush(number - 1).visible_us } else { 0 };
         let is_durable = wait_us.is_none();
         let late = wait_us.unwrap_or(self.costs.delay_max_us as f64);
-        let mut visible_us = (at_us + (path + late) as u64).max(if is_durable { 0 } else { before });
+        let visible_us = (at_us + (path + late) as u64).max(of.told_us);
         if is_durable {
             of.unshadowed.push(number);
         } else {
             // What could not be shadowed is told of with what could, and after a while in any case.
             for number in std::mem::take(&mut of.unshadowed) {
                 let flush = of.flush_mut(number);
-                flush.visible_us = flush.visible_us.min(visible_us);
+                if visible_us < flush.visible_us {
+                    (flush.visible_us, flush.is_durable) = (visible_us, false);
+                }
             }
-            visible_us = visible_us.max(at_us);
+            of.told_us = visible_us;
         }
         of.push(FlowFlush { at_us, visible_us, end, is_durable });
     }
@@ -359,7 +380,7 @@ impl FlowModel {
         self.ready.clear();
         let mut all = 0;
         for flow in 0..each {
-            let shard = &self.shards[(first_shard as usize + flow) % self.shards.len()];
+            let shard = &self.shards[self.shard_of(first_shard, flow)];
             let (next, place) = (self.next[consumer * each + flow], self.place[consumer * each + flow]);
             let number = shard.visible(known_us).max(next);
             let to = if number > next { shard.flush(number - 1).end } else { place };
@@ -397,11 +418,11 @@ impl FlowModel {
         let at_us = self.consumers[consumer].next_us;
         let known_us = at_us + (self.costs.lengths_us / 2.0) as u64;
         self.look(consumer, known_us);
-        let first_shard = self.consumers[consumer].first_shard as usize;
+        let first_shard = self.consumers[consumer].first_shard;
         let begins_us = self.consumers[consumer].begins_us.max(self.load.warmup_us);
         let mut over_us = at_us;
         for flow in 0..each {
-            let shard = (first_shard + flow) % self.shards.len();
+            let shard = self.shard_of(first_shard, flow);
             let (_, to) = self.ready[flow];
             let from = self.place[consumer * each + flow];
             if to > from {
@@ -460,7 +481,8 @@ impl FlowModel {
             got_us += self.costs.fetch_us + wait_us as f64;
         }
         if is_durable {
-            got_us += self.costs.durable_us;
+            got_us += self.costs.durable_us + self.durable_wait_us;
+            self.durable_work_us += (to - from) as f64 / f64::from(1 << 20) * self.costs.durable_mib_us;
             if counts {
                 self.totals.durable_reads += (to - from).div_ceil(DURABLE_READ_BYTES) as f64;
                 self.totals.durable_bytes += (to - from) as f64;
@@ -514,7 +536,7 @@ impl FlowModel {
         let mut behind = 0;
         for (number, consumer) in self.consumers.iter().enumerate() {
             for flow in 0..each {
-                let shard = &self.shards[(consumer.first_shard as usize + flow) % self.shards.len()];
+                let shard = &self.shards[self.shard_of(consumer.first_shard, flow)];
                 behind += shard.end - self.place[number * each + flow];
             }
         }

@@ -103,7 +103,7 @@ impl LiveShape {
             rate_mbit: args.rate_mbit.unwrap_or(rate_mbit),
             shards_per_consumer: args.shards_per_consumer.unwrap_or(if is_first { 4 } else { 20 }),
             backends: args.backends.map_or(backends, |backends| backends as usize),
-            duration_s: args.duration_s.unwrap_or(if args.quick { 12.0 } else { 30.0 }),
+            duration_s: args.duration_s.unwrap_or(if args.quick { 16.0 } else { 30.0 }),
         }
     }
 
@@ -116,7 +116,7 @@ impl LiveShape {
             self.consumers > 0 && self.rate_mbit > 0.0,
             "at least one consumer, and a rate above 0"
         );
-        anyhow::ensure!(self.duration_s >= 10.0, "--duration-s {}: 10 or more", self.duration_s);
+        anyhow::ensure!(self.duration_s >= 5.0, "--duration-s {}: 5 or more", self.duration_s);
         anyhow::ensure!(
             (1..=args.shards).contains(&self.shards_per_consumer),
             "a consumer can't read {} of {} shards",
@@ -167,7 +167,7 @@ fn acts(experiment: AcsExperiment, args: &AcsLiveArgs, shape: &LiveShape) -> Vec
                 acts.push((at + RESTARTED_AFTER, LiveAct::Start(CellName::Data, number as usize)));
             }
             // Of the metadata cell all keys are on all three.
-            let begin = part(0.6);
+            let begin = part(0.6).max(begin + KILLS_APART + 2 * RESTARTED_AFTER);
             acts.push((begin, LiveAct::Kill(CellName::Metadata, 0)));
             acts.push((begin + RESTARTED_AFTER, LiveAct::Start(CellName::Metadata, 0)));
             acts.sort_by_key(|(at, _)| *at);
@@ -404,7 +404,7 @@ fn report(
     let reads = consumed.reads;
     let series = phases.timeline.samples;
     let peak = |value: fn(&Sample) -> f64| series.iter().map(value).fold(0.0, f64::max);
-    let gbit_s = consumed.measured as f64 * 1_024.0 * 8.0 / 1e9 / shape.duration_s;
+    let gbit_s = consumed.measured_bytes as f64 * 8.0 / 1e9 / shape.duration_s;
     LiveReport {
         bench: "acs",
         experiment,
@@ -423,7 +423,7 @@ fn report(
         faults: consumed.faults,
         unfinished_consumers: consumed.unfinished,
         nothing_lost: consumed.faults.total() == 0 && consumed.unfinished == 0 && consumed.error.is_none(),
-        delivered_gbit_s: round(gbit_s, 2),
+        delivered_gbit_s: round(gbit_s, 4),
         delay_ms: outcome.delays.percentiles_ms(),
         p99_peak_ms: peak(|sample| sample.delay_ms.p99),
         durable_s_peak: peak(|sample| sample.durable_s),
@@ -447,13 +447,13 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Flags {
+    struct AcsFlags {
         #[command(flatten)]
         args: AcsLiveArgs,
     }
 
     fn acts_of(experiment: AcsExperiment, flags: &[&str]) -> Vec<(Duration, LiveAct)> {
-        let args = Flags::parse_from([&["acs"], flags].concat()).args;
+        let args = AcsFlags::parse_from([&["acs"], flags].concat()).args;
         let shape = LiveShape::of(experiment, &args);
         shape.check(&args).expect("the defaults make sense");
         acts(experiment, &args, &shape)

@@ -33,6 +33,8 @@ pub struct FlowBackend {
     /// When it began; what was written before is not in it.
     pub since_us: u64,
     pub is_down: bool,
+    /// It began again, and has not heard from the others what it may take: it takes no changes yet.
+    is_joining: bool,
 }
 
 /// A change of the cell's backends.
@@ -57,6 +59,8 @@ pub struct FlowCell {
     /// Whether work waits for any of them, or one is down or lacks something.
     pub is_busy: bool,
     pub is_broken: bool,
+    /// When the last backend began again.
+    whole_us: u64,
 }
 
 impl FlowCell {
@@ -72,6 +76,7 @@ impl FlowCell {
             change: None,
             is_busy: false,
             is_broken: false,
+            whole_us: 0,
         }
     }
 
@@ -108,7 +113,7 @@ impl FlowCell {
             let mut waits = [f64::INFINITY; 3];
             for (place, wait) in of.into_iter().zip(&mut waits) {
                 let backend = &mut self.backends[place];
-                if !backend.is_down {
+                if !backend.is_down && !backend.is_joining {
                     backend.work_us += work_us;
                     *wait = backend.backlog_us;
                 }
@@ -126,10 +131,15 @@ impl FlowCell {
         of.iter().filter(|backend| !backend.is_down).map(|backend| backend.backlog_us).fold(0.0, f64::max)
     }
 
-    /// Whether some replica has the chunk that was written at `at_us`.
+    /// Whether a reader gets the chunk that was written at `at_us`: from the only replica that is up, or from two that
+    /// have it. One that began later does not know whether there is one.
     pub fn has(&self, chunk: FlowChunk, at_us: u64) -> bool {
-        let of = self.of(chunk).map(|place| &self.backends[place]);
-        of.iter().any(|backend| !backend.is_down && backend.since_us <= at_us)
+        let up = self.of(chunk).map(|place| &self.backends[place]).into_iter();
+        let up = up.filter(|backend| !backend.is_down);
+        let (all, having) = up.fold((0, 0), |(all, having), backend| {
+            (all + 1, having + usize::from(!backend.is_joining && backend.since_us <= at_us))
+        });
+        having >= 2 || (having == 1 && all == 1)
     }
 
     /// A replica ends as a killed process does.
@@ -140,7 +150,8 @@ impl FlowCell {
 
     /// It is there again, with nothing in it.
     pub fn restart(&mut self, place: usize, now_us: u64) {
-        self.backends[place] = FlowBackend { since_us: now_us, ..FlowBackend::default() };
+        self.backends[place] = FlowBackend { since_us: now_us, is_joining: true, ..FlowBackend::default() };
+        self.whole_us = now_us;
     }
 
     /// Begins to change to so many backends, where the cell's values have so many bytes, each counted once.
@@ -179,6 +190,13 @@ impl FlowCell {
                 self.read = change.backends;
                 self.change = None;
             }
+        }
+        // Who begins again has to hear from all others.
+        if self.is_broken
+            && now_us >= self.whole_us + self.costs.join_us
+            && !self.backends.iter().any(|of| of.is_down)
+        {
+            self.backends.iter_mut().for_each(|backend| backend.is_joining = false);
         }
         self.is_busy = false;
         for backend in &mut self.backends {

@@ -25,6 +25,8 @@ pub struct FlowShard {
     begin: u64,
     /// Bytes that were written.
     pub end: u64,
+    /// When readers are told of the newest flush that is in the cells.
+    pub told_us: u64,
     /// Flushes that are not in the cells, by their numbers: they wait for the next one that is.
     pub unshadowed: Vec<u64>,
     /// Of each chunk from `counted_from` on: what it has more readers in this interval than the one before it, and what
