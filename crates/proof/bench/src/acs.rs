@@ -1,4 +1,10 @@
-//! `bench acs`: experiments of the Fast ACS paper, in the form that is hardest for us: nobody shares.
+//! `bench acs`: the experiments of the Fast ACS paper. 1(a) is in the form that is hardest for us: nobody shares. Each
+//! of them is also computed at the paper's size ([`flows`]).
+
+mod costs;
+mod flows;
+mod live;
+mod model;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,8 +18,11 @@ use tailwater_load::interrupt;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::system::Workspace;
 
+use self::live::AcsLiveArgs;
+use self::model::{AcsExperiment, ModelArgs};
 use crate::compare::search::largest;
 use crate::program::{result_of, run_to_end};
+use crate::tree;
 
 /// Added to the measured time before a run is ended as hanging: some hundred processes take minutes to start.
 const GRACE: Duration = Duration::from_secs(900);
@@ -24,11 +33,31 @@ pub enum Command {
     /// Experiment 1(a) with a process for each consumer: how many keep up, and what each of them costs
     #[command(name = "1a")]
     Apart(ApartArgs),
+    /// Experiment 1(b): all consumers begin at once
+    #[command(name = "1b")]
+    Spike(AcsLiveArgs),
+    /// Experiment 1(c): the same in each cluster of a chain
+    #[command(name = "1c")]
+    Hops(AcsHopsArgs),
+    /// Experiment 1(d): replicas of the cells are killed one after the other
+    #[command(name = "1d")]
+    Kills(AcsLiveArgs),
+    /// Experiment 2(a): more and more consumers, and a data cell that grows with them
+    #[command(name = "2a")]
+    Smooth(AcsLiveArgs),
+    /// Experiment 2(b): all consumers at once, and a data cell that grows then
+    #[command(name = "2b")]
+    Abrupt(AcsLiveArgs),
+    /// Experiment 2(c): a producer that stands still, and then appends all that is due
+    #[command(name = "2c")]
+    Backlog(AcsLiveArgs),
 }
 
 /// Flags of `bench acs 1a`.
 #[derive(clap::Args)]
 pub struct ApartArgs {
+    #[command(flatten)]
+    model: ModelArgs,
     /// Numbers of processes to run with, rising. A system is not run with more than the first number that it doesn't
     /// keep up with; where that lies is then searched, to one part in eight.
     #[arg(long, value_delimiter = ',', default_value = "1,16,64,128,256,512", value_name = "N,...")]
@@ -52,6 +81,15 @@ pub struct ApartArgs {
     /// Form of the output.
     #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
     output: ReportFormat,
+}
+
+/// Flags of `bench acs 1c`: those of `bench tree`, of which `--everywhere` and `--at-once` are given.
+#[derive(clap::Args)]
+pub struct AcsHopsArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    tree: tree::Args,
 }
 
 /// A system and the command that runs it.
@@ -123,7 +161,24 @@ struct ApartReport {
 
 /// Runs one of them.
 pub fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Apart(args) = command;
+    match command {
+        Command::Apart(args) if args.model.model => {
+            model::run(AcsExperiment::Ideal, &args.model, args.output)
+        }
+        Command::Apart(args) => run_apart(args),
+        Command::Spike(args) => live::run(AcsExperiment::Spike, &args),
+        Command::Hops(args) if args.model.model => {
+            model::run(AcsExperiment::Hops, &args.model, args.tree.output())
+        }
+        Command::Hops(args) => tree::run(args.tree.spiked()),
+        Command::Kills(args) => live::run(AcsExperiment::Kills, &args),
+        Command::Smooth(args) => live::run(AcsExperiment::Smooth, &args),
+        Command::Abrupt(args) => live::run(AcsExperiment::Abrupt, &args),
+        Command::Backlog(args) => live::run(AcsExperiment::Backlog, &args),
+    }
+}
+
+fn run_apart(args: ApartArgs) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.processes.is_sorted() && args.processes.iter().all(|n| (1..=512).contains(n)),
         "--processes: rising numbers from 1 to 512"

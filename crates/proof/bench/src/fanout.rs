@@ -379,6 +379,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         flush: args.flush.clone(),
         warmup: Duration::from_secs_f64(pace.warmup_s),
         start_at_once: args.start == FanoutStart::AtOnce,
+        ramp: Duration::ZERO,
+        halt: None,
         duration,
     };
     let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));

@@ -30,11 +30,22 @@ struct PlotLine<'a> {
 
 /// Draws `samples` into `file`.
 pub fn write(file: &Path, title: &str, samples: &[Sample], marks: &[PlotMark]) -> anyhow::Result<()> {
-    std::fs::write(file, draw(title, samples, marks))
+    write_with(file, title, samples, marks, "delivered/s")
+}
+
+/// The same where [`Sample::delivered_s`] is something else: `rate` is its name.
+pub fn write_with(
+    file: &Path,
+    title: &str,
+    samples: &[Sample],
+    marks: &[PlotMark],
+    rate: &str,
+) -> anyhow::Result<()> {
+    std::fs::write(file, draw(title, samples, marks, rate))
         .with_context(|| format!("{} can't be written", file.display()))
 }
 
-fn draw(title: &str, samples: &[Sample], marks: &[PlotMark]) -> String {
+fn draw(title: &str, samples: &[Sample], marks: &[PlotMark], rate: &str) -> String {
     let end = samples.last().map_or(1.0, |sample| sample.t_s);
     let mut svg = Svg { canvas: Canvas::default(), end };
     svg.canvas.text(LEFT, 22.0, "start", "#222", title);
@@ -44,7 +55,7 @@ fn draw(title: &str, samples: &[Sample], marks: &[PlotMark]) -> String {
         PlotLine { name: "ack p99", colour: "#7f7f7f", value: |sample| sample.ack_ms.p99 },
     ];
     let durable = [PlotLine { name: "durable reads/s", colour: "#2ca02c", value: |sample| sample.durable_s }];
-    let delivered = [PlotLine { name: "delivered/s", colour: "#9467bd", value: |sample| sample.delivered_s }];
+    let delivered = [PlotLine { name: rate, colour: "#9467bd", value: |sample| sample.delivered_s }];
     svg.panel(0, "ms", true, samples, &delays, marks);
     svg.panel(1, "", false, samples, &durable, &[]);
     svg.panel(2, "", false, samples, &delivered, &[]);
@@ -135,7 +146,7 @@ mod tests {
             durable_s: 0.0,
         };
         let marks = [PlotMark { t_s: 1.0, what: "a < b".to_owned() }];
-        let svg = draw("t", &[sample(1.0), sample(2.0)], &marks);
+        let svg = draw("t", &[sample(1.0), sample(2.0)], &marks, "delivered/s");
         assert_eq!(svg.matches("<polyline").count(), 5);
         for line in svg.lines().filter(|line| line.starts_with("<polyline")) {
             assert_eq!(line.matches(',').count(), 2, "{line}");

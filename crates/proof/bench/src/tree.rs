@@ -24,7 +24,7 @@ use tailwater_load::interrupt;
 use tailwater_load::limits::{
     CONSUMERS_PER_PROCESS, FINISH_DEADLINE, KEPT_UP_WITHIN, RATE_TOLERANCE, READY_DEADLINE,
 };
-use tailwater_load::measuring::{RunMeter, until};
+use tailwater_load::measuring::{RunMeter, RunPhase, until};
 use tailwater_load::messages::{
     Consumed, ConsumersConfig, FaultFlags, HopEnd, HopsConfig, HopsSeen, MessageAnswer, MessageOrder,
     ProcessRole, Produced, ProducerConfig, Reads, TransportFlag, Validate,
@@ -74,6 +74,13 @@ pub struct Args {
     /// Bytes of each message.
     #[arg(long, default_value_t = 1_024, value_name = "BYTES")]
     message_bytes: usize,
+    /// Spread the consumers, and their processes, evenly over all clusters, the source too. Otherwise all are in the last
+    /// one.
+    #[arg(long)]
+    everywhere: bool,
+    /// Start all consumers when the measured time begins. Otherwise they are there before.
+    #[arg(long)]
+    at_once: bool,
     /// Shards of the stream.
     #[arg(long, default_value_t = 120)]
     shards: u32,
@@ -116,6 +123,16 @@ pub struct Args {
 impl Args {
     fn message_bytes(&self) -> usize {
         self.message_bytes.max(HEADER_BYTES)
+    }
+
+    /// With consumers in all clusters that begin at once: Fast ACS, 1(c).
+    pub fn spiked(self) -> Self {
+        Self { everywhere: true, at_once: true, ..self }
+    }
+
+    /// Form of the output.
+    pub fn output(&self) -> ReportFormat {
+        self.output
     }
 
     /// The lines of all hops together, in ms.
@@ -161,6 +178,8 @@ struct TreeReport {
     line_ms: u64,
     consumers: usize,
     processes: usize,
+    everywhere: bool,
+    at_once: bool,
     shards: u32,
     shards_per_consumer: u32,
     message_bytes: usize,
@@ -370,8 +389,9 @@ impl TreeRun {
         let shares = shares(args.consumers, args.processes, false);
         let consumers = shares.len();
         for (number, share) in shares.into_iter().enumerate() {
+            let node = if args.everywhere { &nodes[number % nodes.len()] } else { last };
             let config = ConsumersConfig {
-                node: last.address().into(),
+                node: node.address().into(),
                 stream: STREAM.to_owned(),
                 first: share.start,
                 count: share.len(),
@@ -382,6 +402,7 @@ impl TreeRun {
                 lengths_every_us: Some(args.poll_every_us),
                 poll_every_us: args.poll_every_us,
                 window_bytes: half_second.clamp(128 << 10, 64 << 20),
+                from_beginning: !args.at_once,
                 tick_ms: 500,
                 ..ConsumersConfig::new(args.shards, TransportFlag::Shm)
             };
@@ -459,8 +480,12 @@ impl TreeRun {
 
     fn run(&mut self, args: &Args) -> anyhow::Result<()> {
         let readers = self.consumers + 1;
-        self.workers.tell_first(readers, &MessageOrder::Start)?;
-        self.wait_for("each process starts its consumers", READY_DEADLINE, |run| run.started == readers)?;
+        let mut told = if args.at_once { self.consumers } else { 0 };
+        for number in told..readers {
+            self.workers.tell_one(number, &MessageOrder::Start)?;
+        }
+        let before = readers - told;
+        self.wait_for("each process starts its consumers", READY_DEADLINE, |run| run.started == before)?;
         let [warmup, duration] = [args.warmup_s, args.duration_s].map(Duration::from_secs_f64);
         let mut meter = RunMeter::start(warmup, duration);
         let order = MessageOrder::Measure { from_ns: meter.times().from_ns };
@@ -468,7 +493,10 @@ impl TreeRun {
         self.wait_for("each process measures", READY_DEADLINE, |run| run.measuring == readers)?;
         self.workers.tell_behind(readers, &order)?;
         while self.produced.is_none() {
-            meter.look(monotonic_ns(), || self.counters());
+            if meter.look(monotonic_ns(), || self.counters()) != RunPhase::WarmUp && told > 0 {
+                self.workers.tell_first(told, &MessageOrder::Start)?;
+                told = 0;
+            }
             interrupt::check()?;
             self.nodes.iter_mut().try_for_each(ClusterNode::check)?;
             self.hear(HEAR)?;
@@ -512,6 +540,8 @@ impl TreeRun {
             line_ms: args.line_ms,
             consumers: args.consumers,
             processes: self.consumers,
+            everywhere: args.everywhere,
+            at_once: args.at_once,
             shards: args.shards,
             shards_per_consumer: args.shards_per_consumer,
             message_bytes: args.message_bytes(),

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde::Serialize;
 
 use crate::address::LoadAddress;
@@ -48,6 +49,10 @@ pub struct ExperimentPlan {
     /// Whether consumers are started, all at the same time, when the measured time begins; else they are all there
     /// before the producer begins.
     pub start_at_once: bool,
+    /// With `start_at_once`: how long it is from the first process's start to the last one's.
+    pub ramp: Duration,
+    /// When the producer stands still (SIGSTOP), from the beginning of the measured time, and for how long.
+    pub halt: Option<(Duration, Duration)>,
     /// How long to run if there is no producer.
     pub duration: Duration,
 }
@@ -72,6 +77,8 @@ impl ExperimentPlan {
             flush: "immediate".to_owned(),
             warmup,
             start_at_once: false,
+            ramp: Duration::ZERO,
+            halt: None,
             duration,
         }
     }
@@ -216,6 +223,9 @@ struct Run {
     /// Those with consumers; the producer, if there is one, is behind them.
     consumers: usize,
     workers: Workers<MessageAnswer>,
+    /// How many processes were told to start.
+    told: usize,
+    is_halted: bool,
     started: usize,
     measuring: usize,
     started_ms: f64,
@@ -261,6 +271,8 @@ impl Run {
         Ok(Self {
             consumers: processes,
             workers,
+            told: 0,
+            is_halted: false,
             started: 0,
             measuring: 0,
             started_ms: 0.0,
@@ -274,7 +286,28 @@ impl Run {
     }
 
     fn start_consumers(&mut self) -> anyhow::Result<()> {
-        self.workers.tell_first(self.consumers, &MessageOrder::Start)
+        self.start_up_to(self.consumers)
+    }
+
+    /// Starts the consumers of the first `count` processes, if they were not started.
+    fn start_up_to(&mut self, count: usize) -> anyhow::Result<()> {
+        while self.told < count.min(self.consumers) {
+            self.workers.tell_one(self.told, &MessageOrder::Start)?;
+            self.told += 1;
+        }
+        Ok(())
+    }
+
+    /// Has the producer stand still, and go on, when it is time; `measured` is since the measured time began.
+    fn halt_producer(&mut self, plan: &ExperimentPlan, measured: Option<Duration>) -> anyhow::Result<()> {
+        let (Some((after, lasts)), Some(measured)) = (plan.halt, measured) else { return Ok(()) };
+        let is_due = (after..after + lasts).contains(&measured);
+        if is_due != self.is_halted {
+            self.is_halted = is_due;
+            let signal = if is_due { Signal::STOP } else { Signal::CONT };
+            self.workers.children()[self.consumers].signal(signal)?;
+        }
+        Ok(())
     }
 
     fn wait_for_all(
@@ -338,11 +371,15 @@ impl Run {
         let mut look_at = Duration::ZERO;
         while self.produced.is_none() {
             let now_ns = monotonic_ns();
-            match meter.look(now_ns, || self.counters(system)) {
-                RunPhase::Begins if plan.start_at_once => self.start_consumers()?,
-                RunPhase::Over if !has_producer => break,
-                _ => {}
+            if meter.look(now_ns, || self.counters(system)) == RunPhase::Over && !has_producer {
+                break;
             }
+            let measured = now_ns.checked_sub(meter.times().from_ns).map(Duration::from_nanos);
+            if let Some(measured) = measured.filter(|_| plan.start_at_once) {
+                let part = if plan.ramp.is_zero() { 1.0 } else { measured.div_duration_f64(plan.ramp) };
+                self.start_up_to((part.min(1.0) * self.consumers as f64).ceil() as usize)?;
+            }
+            self.halt_producer(plan, measured)?;
             let elapsed = Duration::from_nanos(now_ns - meter.times().begin_ns);
             if elapsed >= look_at {
                 look_at = elapsed + Duration::from_millis(100);
@@ -356,6 +393,7 @@ impl Run {
             }
             self.hear(HEAR)?;
         }
+        self.start_consumers()?;
         let metered = meter.end(self.counters(system))?;
         let [node, backends, window, consumers, producer, sleeps] = metered.grew;
         let mut produced = self.produced.take().unwrap_or_default();

@@ -67,6 +67,9 @@ pub struct SystemArgs {
     /// Whether connections over TCP are encrypted.
     #[arg(skip)]
     is_secured: bool,
+    /// Backends of the data cell with three copies; 0 are as many as it needs.
+    #[arg(skip)]
+    data_backends: usize,
     #[command(flatten)]
     workspace: WorkspaceArgs,
 }
@@ -93,6 +96,7 @@ impl SystemArgs {
             chunk_bytes: None,
             node_config: String::new(),
             is_secured: false,
+            data_backends: 0,
             workspace,
         }
     }
@@ -116,6 +120,12 @@ impl SystemArgs {
     /// With TLS on connections over TCP: those of clients of our own, to the node and to its cells, and Kafka's.
     pub fn secured(mut self) -> Self {
         self.is_secured = true;
+        self
+    }
+
+    /// With so many backends of the data cell, if it has three copies: three at least.
+    pub fn with_data_backends(mut self, backends: usize) -> Self {
+        self.data_backends = backends;
         self
     }
 
@@ -297,6 +307,8 @@ pub struct System {
     server: Server,
     data_cell: Vec<BackendProcess>,
     metadata_cell: Vec<BackendProcess>,
+    /// Memory of each backend of the data cell.
+    data_bytes: u64,
     workspace: Workspace,
 }
 
@@ -374,7 +386,7 @@ impl System {
         let workspace = args.workspace.create()?;
         let topic = format!("bench-{:x}", monotonic_ns());
         let server = Server::Broker(MeasuredBroker { address, pid, topic });
-        Ok(Self { server, data_cell: Vec::new(), metadata_cell: Vec::new(), workspace })
+        Ok(Self { server, data_cell: Vec::new(), metadata_cell: Vec::new(), data_bytes: 0, workspace })
     }
 
     /// Starts one that speaks Kafka's protocol or does not, whose streams are as durable as it says.
@@ -388,13 +400,15 @@ impl System {
         let tls = args.is_secured.then(|| SystemTls::make(&dir)).transpose()?;
         let (mut data_cell, mut metadata_cell) = (Vec::new(), Vec::new());
         if args.cells() == CellProcesses::R32 {
+            let ways = (tls.as_ref(), None);
+            let prepare = |cell, number, bytes, ttl_ms| {
+                BackendProcess::prepare(cell, number, &dir, bytes, ttl_ms, ways)
+            };
+            for number in 0..args.data_backends.max(BACKENDS) {
+                data_cell.push(prepare(CellName::Data, number, args.cell_mib << 20, DATA_TTL_MS)?);
+            }
             for number in 0..BACKENDS {
-                let ways = (tls.as_ref(), None);
-                let prepare = |cell, bytes, ttl_ms| {
-                    BackendProcess::prepare(cell, number, &dir, bytes, ttl_ms, ways)
-                };
-                data_cell.push(prepare(CellName::Data, args.cell_mib << 20, DATA_TTL_MS)?);
-                metadata_cell.push(prepare(CellName::Metadata, METADATA_BYTES, KEPT_TTL_MS)?);
+                metadata_cell.push(prepare(CellName::Metadata, number, METADATA_BYTES, KEPT_TTL_MS)?);
             }
         }
         let (admin, tcp, unix) = (free_address()?, free_address()?, dir.join("node.sock"));
@@ -433,7 +447,8 @@ impl System {
         let chunk_bytes = args.chunk_bytes;
         let mut node = Node { child, admin, unix, tcp, kafka, tls, chunk_bytes, durability };
         node.wait_until_ready()?;
-        Ok(Self { server: Server::Node(node), data_cell, metadata_cell, workspace })
+        let data_bytes = args.cell_mib << 20;
+        Ok(Self { server: Server::Node(node), data_cell, metadata_cell, data_bytes, workspace })
     }
 
     /// Where clients of our own on this host connect; through shared memory or not is up to their transport. A broker
@@ -524,6 +539,73 @@ impl System {
             }
         }
         if up { backends.iter_mut().try_for_each(BackendProcess::wait) } else { Ok(()) }
+    }
+
+    fn backends_of(&mut self, cell: CellName) -> &mut Vec<BackendProcess> {
+        match cell {
+            CellName::Data => &mut self.data_cell,
+            CellName::Metadata => &mut self.metadata_cell,
+        }
+    }
+
+    /// Kills one backend of a cell.
+    ///
+    /// # Panics
+    /// If there is none of that number.
+    pub fn kill_backend(&mut self, cell: CellName, number: usize) {
+        self.backends_of(cell)[number].child = None;
+    }
+
+    /// Starts one again that was killed, empty. Does not wait until it answers.
+    ///
+    /// # Errors
+    /// It can't be started.
+    ///
+    /// # Panics
+    /// If there is none of that number.
+    pub fn start_backend(&mut self, cell: CellName, number: usize) -> anyhow::Result<()> {
+        let dir = self.workspace.path().to_owned();
+        self.backends_of(cell)[number].start(&dir)
+    }
+
+    /// Starts more backends of the data cell, up to `backends`, and has the node take them into the cell. The change is
+    /// not waited for: see [`System::is_changing`].
+    ///
+    /// # Errors
+    /// They do not start, or the node refuses them.
+    pub fn grow_data_cell(&mut self, backends: usize) -> anyhow::Result<()> {
+        let dir = self.workspace.path().to_owned();
+        let first = self.data_cell.len();
+        for number in first..backends {
+            let mut backend = BackendProcess::prepare(CellName::Data, number, &dir, self.data_bytes, None)?;
+            backend.start(&dir)?;
+            self.data_cell.push(backend);
+        }
+        self.data_cell[first..].iter_mut().try_for_each(BackendProcess::wait)?;
+        let Server::Node(node) = &self.server else { bail!("a broker has no cells") };
+        let addresses: Vec<_> = self.data_cell[first..].iter().map(|backend| &backend.addresses).collect();
+        let url = node.url("/v1/cells/data/resize");
+        let mut answer = agent().post(url).send_json(json!({ "addresses": addresses }))?;
+        if !answer.status().is_success() {
+            bail!("the data cell can't be resized: {}", answer.body_mut().read_to_string()?);
+        }
+        Ok(())
+    }
+
+    /// How many backends the data cell has.
+    pub fn data_backends(&self) -> usize {
+        self.data_cell.len()
+    }
+
+    /// How far the change of the data cell's backends is; `None` if none is under way.
+    ///
+    /// # Errors
+    /// The node does not answer, or it is a broker.
+    pub fn is_changing(&self) -> anyhow::Result<Option<String>> {
+        let Server::Node(node) = &self.server else { bail!("a broker has no cells") };
+        let view: Vec<Value> = agent().get(node.url("/v1/cells")).call()?.body_mut().read_json()?;
+        let data = view.iter().find(|cell| cell["name"] == "data").context("there is a data cell")?;
+        Ok(data["change"].as_str().map(str::to_owned))
     }
 
     /// Kills the node as a crash does; its cells' backends stay.

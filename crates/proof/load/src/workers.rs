@@ -80,6 +80,14 @@ impl<A: DeserializeOwned + Send + 'static> Workers<A> {
         self.children.iter_mut().take(count).try_for_each(|child| child.tell(what))
     }
 
+    /// Tells one of them something.
+    ///
+    /// # Errors
+    /// It does not listen any more.
+    pub fn tell_one(&mut self, number: usize, what: &impl Serialize) -> anyhow::Result<()> {
+        self.children[number].tell(what)
+    }
+
     /// Tells the others behind those.
     ///
     /// # Errors

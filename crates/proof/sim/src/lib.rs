@@ -6,6 +6,7 @@
 //! an `Env` (and connections) from here.
 
 mod checkers;
+pub mod chunks;
 mod disk;
 mod log_source;
 mod net;

@@ -24,9 +24,10 @@ use tailwater_meta::Meta;
 use tailwater_rma::Address;
 use tailwater_tls::{Acceptor, Dialer};
 
-use crate::api::{CellPlaceView, CellSpareView, CellView};
+use crate::api::{CellPlaceView, CellSpareView, CellView, ResizeCell};
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
 use crate::cells::owned::{CellWanted, ToOwn};
+use crate::cells::resized::ChangeDriver;
 use crate::config::{self, CellModeSetting, CellSection, Config};
 use crate::gate::FrontGate;
 
@@ -84,8 +85,9 @@ pub struct NodeCell {
     pub own: Option<ServedBackend>,
     /// Its addresses.
     own_addresses: Vec<String>,
-    /// Keeps its configuration.
-    _keeping: Task,
+    meta: Arc<dyn Meta>,
+    /// Keeping its configuration, and carrying on its changes.
+    _tasks: Vec<Task>,
 }
 
 /// The same before the metadata can be read: its backend runs, if it is the node's own, and knows no configuration.
@@ -145,8 +147,12 @@ impl CellBegun {
         let cell = connect(env, configuration, connector, &config).await?;
         owned::insist(&cell, &wanted).await?;
         let keeping = owned::keep(env.clone(), Arc::clone(meta), cell.clone());
-        let _keeping = env.spawn("cell-configuration", keeping);
-        Ok(NodeCell { kind, config, cell, own, own_addresses, _keeping })
+        let mut _tasks = vec![env.spawn("cell-configuration", keeping)];
+        if own.is_none() {
+            let driver = ChangeDriver::of_log(env, meta, &cell);
+            _tasks.push(env.spawn("cell-change", driver.run()));
+        }
+        Ok(NodeCell { kind, config, cell, own, own_addresses, meta: Arc::clone(meta), _tasks })
     }
 }
 
@@ -171,6 +177,33 @@ impl NodeCell {
     /// What people are told.
     pub fn view(&self) -> CellView {
         view_of(&self.cell, |place| self.addresses(place))
+    }
+
+    /// Begins a change to more backends that are processes of their own, while readers and writers go on.
+    ///
+    /// # Errors
+    /// The node runs the backend itself, something else than addresses was asked for, or a change is under way.
+    pub async fn resize(&self, asked: ResizeCell) -> Result<CellView, CellError> {
+        let name = self.kind.name();
+        let ResizeCell { backends, addresses, spares, spare_addresses } = asked;
+        if self.own.is_some() {
+            return Err(CellError::Invalid(format!(
+                "the node runs the backend of the cell {name} itself: name backends in [{name}_cell] first"
+            )));
+        }
+        if backends.is_some() || spares.is_some() || !spare_addresses.is_empty() || addresses.is_empty() {
+            return Err(CellError::Invalid(format!(
+                "the backends of the cell {name} are processes of their own: name each that is to be one more, with \
+                 --backend"
+            )));
+        }
+        let configuration = self.cell.configuration();
+        let mut after = resized::sorted(&configuration);
+        resized::check_addresses(&addresses, after.len()).map_err(CellError::Invalid)?;
+        let first = after.last().map_or(0, |place| place.number + 1);
+        after.extend((first..).zip(addresses).map(|(number, of)| BackendPlace::new(number, of)));
+        resized::change(&*self.meta, &self.cell, after).await?;
+        Ok(self.view())
     }
 }
 

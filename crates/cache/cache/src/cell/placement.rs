@@ -173,6 +173,11 @@ impl Placement {
         &self.places[row * self.replicas..][..self.replicas]
     }
 
+    /// The same of a key.
+    pub fn of_key(&self, key: &[u8]) -> &[u16] {
+        self.of(KeyHash::of(key))
+    }
+
     /// The same with other numbers for places.
     ///
     /// # Panics

@@ -63,6 +63,7 @@ fn heading(part: PagePart) -> &'static str {
         PagePart::Appends => "The log: appends",
         PagePart::SharedMemory => "The log: consumers in shared memory",
         PagePart::Tcp => "The log: consumers over TCP",
+        PagePart::Modelled => "The log: large clusters, computed",
         PagePart::Kafka => "Kafka's protocol",
         PagePart::Ledgers => "Streams in ledgers",
         PagePart::Cache => "The cache",

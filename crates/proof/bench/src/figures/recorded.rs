@@ -26,6 +26,8 @@ pub enum PagePart {
     SharedMemory,
     /// Consumers over TCP.
     Tcp,
+    /// Consumers of large clusters, computed.
+    Modelled,
     /// Kafka's protocol.
     Kafka,
     /// Streams in ledgers, and the client of BookKeeper.

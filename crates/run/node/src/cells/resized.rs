@@ -88,11 +88,7 @@ impl CreatedCells {
         after: Vec<BackendPlace>,
         started: BTreeMap<u32, ServedBackend>,
     ) -> Result<CellView, CellError> {
-        let configuration = created.cell.configuration();
-        let next = configuration.changing_to(after).map_err(|error| match error {
-            ConfigurationError::Changing => changing(name),
-            error => CellError::Invalid(error.to_string()),
-        })?;
+        let next = next_of(&created.cell, after)?;
         // First of all: what is to run is started again with the node, whatever comes next.
         let numbers = |own: &BTreeMap<u32, ServedBackend>| own.keys().copied().collect::<Vec<_>>();
         if record.addresses.is_empty() {
@@ -103,13 +99,7 @@ impl CreatedCells {
         created.record = record;
         owned::store(&*self.meta, &next).await.map_err(unavailable)?;
         created.own.lock().extend(started);
-        let id = next.id;
-        let is_begun = created.cell.configure(next).await;
-        if !is_begun.map_err(|error| CellError::Invalid(error.to_string()))? {
-            // Somebody else was here meanwhile.
-            return Err(changing(name));
-        }
-        tracing::info!(cell = name, id, "the cell's backends change");
+        configure(&created.cell, next).await?;
         Ok(created.view())
     }
 
@@ -147,6 +137,34 @@ impl CreatedCells {
             None => CellError::Unknown(name.to_owned()),
         }
     }
+}
+
+/// Begins a change of a cell's backends, none of which the node runs.
+pub(super) async fn change(meta: &dyn Meta, cell: &Cell, after: Vec<BackendPlace>) -> Result<(), CellError> {
+    let next = next_of(cell, after)?;
+    owned::store(meta, &next).await.map_err(unavailable)?;
+    configure(cell, next).await
+}
+
+/// The configuration with which a change to the backends `after` begins.
+fn next_of(cell: &Cell, after: Vec<BackendPlace>) -> Result<Configuration, CellError> {
+    let configuration = cell.configuration();
+    configuration.changing_to(after).map_err(|error| match error {
+        ConfigurationError::Changing => changing(&configuration.name),
+        error => CellError::Invalid(error.to_string()),
+    })
+}
+
+/// Tells the cell the configuration that was stored.
+async fn configure(cell: &Cell, next: Configuration) -> Result<(), CellError> {
+    let (name, id) = (next.name.clone(), next.id);
+    let is_begun = cell.configure(next).await;
+    if !is_begun.map_err(|error| CellError::Invalid(error.to_string()))? {
+        // Somebody else was here meanwhile.
+        return Err(changing(&name));
+    }
+    tracing::info!(cell = name, id, "the cell's backends change");
+    Ok(())
 }
 
 /// A cell's backends by their numbers.
@@ -210,6 +228,11 @@ pub(super) struct ChangeDriver {
 }
 
 impl ChangeDriver {
+    /// That of one of the log's cells, whose backends are all processes of their own.
+    pub(super) fn of_log(env: &Env, meta: &Arc<dyn Meta>, cell: &Cell) -> Self {
+        Self { env: env.clone(), meta: Arc::clone(meta), cell: cell.clone(), own: OwnBackends::default() }
+    }
+
     /// Begins each next phase when the backends are ready for it, for as long as there is a node.
     pub(super) async fn run(self) {
         loop {

@@ -76,7 +76,11 @@ pub(super) async fn resize(
     body: Result<Json<JsonObject<ResizeCell>>, JsonRejection>,
 ) -> CellsAnswer<CellView> {
     let Json(JsonObject(asked)) = body?;
-    Ok(Json(shared.created.resize(&name, asked).await?))
+    let of_log = shared.cells().find(|cell| cell.view().name == name);
+    Ok(Json(match of_log {
+        Some(cell) => cell.resize(asked).await?,
+        None => shared.created.resize(&name, asked).await?,
+    }))
 }
 
 pub(super) async fn load(

@@ -199,6 +199,29 @@ fn the_cells_taken_away_one_after_the_other_lose_nothing_and_each_phase_is_told(
 }
 
 #[test]
+fn a_data_cell_that_grows_under_its_readers_loses_nothing_and_the_change_is_told() {
+    let load = ["bench", "acs", "2b", "--quick", "--consumers", "6", "--processes", "2"];
+    let json = last_line(&[&load[..], &["--backends-last", "5", "--duration-s", "5"]].concat());
+    assert_eq!((&json["nothing_lost"], &json["error"]), (&true.into(), &serde_json::Value::Null), "{json}");
+    assert_eq!((&json["backends_first"], &json["backends_last"]), (&3.into(), &5.into()));
+    let phases = json["phases"].as_array().expect("phases");
+    let names: Vec<_> = phases.iter().map(|phase| phase["phase"].as_str().unwrap_or_default()).collect();
+    assert_eq!(names, ["before", "5 backends"]);
+    assert!(phases[1]["changing_s"].as_f64() > Some(0.0), "it was changed: {json}");
+    assert!(json["delivered"].as_u64() > Some(0), "{json}");
+}
+
+#[test]
+fn an_experiment_that_is_computed_ends_with_one_object_with_the_paper_s_figures_beside_ours() {
+    let json = last_line(&["bench", "acs", "1b", "--model", "--part", "0.01"]);
+    assert_eq!((&json["nothing_lost"], &json["p99_below_paper"]), (&true.into(), &true.into()), "{json}");
+    assert_eq!(json["paper"]["p99_ms"], 1_500.0);
+    let cluster = &json["clusters"][0];
+    assert_eq!((&cluster["consumers"], &cluster["hops"]), (&40.into(), &3.into()));
+    assert_numbers(cluster, &["delay_ms.p50", "delay_ms.p99", "cell_gbit_s_peak", "durable_s_peak"]);
+}
+
+#[test]
 fn waiting_consumers_end_with_one_object_of_what_they_cost() {
     let json = last_line(&["bench", "idle", "--consumers", "5", "--duration-s", "1"]);
     assert_eq!((&json["bench"], &json["consumers"]), (&"idle".into(), &5.into()));

@@ -346,6 +346,8 @@ fn a_cell_of_the_node_s_own_backends_is_resized_and_drained_and_is_the_same_afte
         "too few"
     );
     assert!(node.run_failing(&["cell", "drain", "data", "0"]).contains("[data_cell]"), "a cell of the log");
+    let refused = node.run_failing(&["cell", "resize", "data", "--backend", "tcp:127.0.0.1:1"]);
+    assert!(refused.contains("name backends in [data_cell] first"), "{refused}");
 
     assert!(node.process.stop(), "a graceful stop ends well");
     node.restart();
