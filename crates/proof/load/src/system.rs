@@ -577,7 +577,14 @@ impl System {
         let dir = self.workspace.path().to_owned();
         let first = self.data_cell.len();
         for number in first..backends {
-            let mut backend = BackendProcess::prepare(CellName::Data, number, &dir, self.data_bytes, None)?;
+            let mut backend = BackendProcess::prepare(
+                CellName::Data,
+                number,
+                &dir,
+                self.data_bytes,
+                DATA_TTL_MS,
+                (None, None),
+            )?;
             backend.start(&dir)?;
             self.data_cell.push(backend);
         }
