@@ -52,6 +52,9 @@ struct SlotPiece {
     len: usize,
 }
 
+/// What to read for a batch, and the result of each of its operations if that succeeds.
+type PlannedReads = (Vec<SlotPiece>, Vec<Result<(), OpError>>);
+
 /// libfabric does not read; the text is for the log.
 struct FabricFailed(String);
 
@@ -127,11 +130,7 @@ impl Ofi {
     }
 
     /// What to read for `ops`, and the result of each if that succeeds; `None` if one of the regions has no key.
-    fn pieces_of(
-        &self,
-        initiator: &Initiator,
-        ops: &[ReadOp],
-    ) -> Option<(Vec<SlotPiece>, Vec<Result<(), OpError>>)> {
+    fn pieces_of(&self, initiator: &Initiator, ops: &[ReadOp]) -> Option<PlannedReads> {
         let (mut pieces, mut results) = (Vec::with_capacity(ops.len()), Vec::with_capacity(ops.len()));
         let mut at = 0;
         for op in ops {
