@@ -67,6 +67,7 @@ fn every_frame_of_release_0_1_0_is_read_and_would_be_written_byte_for_byte_today
                     encode_call(&mut again, id, method, payload.len());
                     again.extend_from_slice(&payload);
                 }
+                Request::Fabric => panic!("{}: the release does not know libfabric", frame.step),
             }
         } else {
             match header.kind {
