@@ -55,18 +55,18 @@ pub(crate) struct CopyOperation {
 }
 
 /// The number of a question, and its answer.
-pub(crate) type NextAnswer = BoxFuture<'static, (u64, Result<Bytes, CallError>)>;
+type NextAnswer = BoxFuture<'static, (u64, Result<Bytes, CallError>)>;
 type ShardTruncation = BoxFuture<'static, (ShardId, Result<Offset, StreamError>)>;
 
 /// A shard that is not copied for now.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeldShard {
+struct HeldShard {
     /// It does not go on before.
-    pub(crate) until: Instant,
+    until: Instant,
     /// The pause after the next error.
-    pub(crate) pause: Duration,
+    pause: Duration,
     /// It has gone on, and nothing is known to be wrong.
-    pub(crate) is_over: bool,
+    is_over: bool,
 }
 
 /// What one session of an operation keeps.
@@ -124,7 +124,6 @@ impl CopyOperation {
             plan: self.hop.plan,
             from: from.collect(),
             lineage: self.lineage,
-            operation: 0,
         };
         let opened = ask_over(&self.env, &*connection, Method::CopyOpen, &open).await;
         let opened: CopyOpened = opened.map_err(AskFailed::into_words)?;
@@ -156,7 +155,7 @@ impl CopyOperation {
         let mut silent_at = self.env.now() + SILENCE_MAX;
         loop {
             self.look_after_shards(&mut session)?;
-            session.ask(window);
+            ask(&mut session, window);
             let look_at = session.held.values().filter(|held| !held.is_over).map(|held| held.until).min();
             let wake_at = look_at.map_or(silent_at, |at| at.max(self.env.now() + BUSY_PAUSE).min(silent_at));
             let (asked, answer) = tokio::select! {
@@ -181,7 +180,7 @@ impl CopyOperation {
             // Nobody copies from here what may have come from there.
             let steps = steps.inspect_err(|_| self.sessions.set_way(self.stream, None))?;
             if self.pace.is_none() {
-                session.ask(window);
+                ask(&mut session, window);
             }
             for step in steps {
                 self.carry_out(&mut session, step).await?;
@@ -313,11 +312,6 @@ impl CopyOperation {
             }
         }
         let now = self.env.now();
-        for shard in self.hop.overdue(now, |shard| Some(self.tail(shard).ok()?.next_offset)) {
-            if !session.follow.is_held(shard) {
-                self.hold(session, shard, "what another operation has appended is not there", false);
-            }
-        }
         // One that went well for a while is forgotten.
         session.held.retain(|_, held| !held.is_over || now.since(held.until) < RETRY_MAX * 2);
         let due = session.held.iter().filter(|(_, held)| !held.is_over && held.until <= now);
@@ -354,7 +348,7 @@ impl CopyOperation {
 }
 
 /// Of a shard that can't be read: it is held before anything is asked of it.
-pub(crate) const NO_TAIL: Tail = Tail {
+const NO_TAIL: Tail = Tail {
     segment: SegmentNumber(0),
     term: Term(0),
     base_offset: Offset(0),
@@ -368,23 +362,13 @@ pub(crate) const NO_TAIL: Tail = Tail {
 };
 
 /// Asks until the window is full, and once more if the cluster above has to know something of a shard.
-pub(crate) fn ask_on(
-    follow: &mut Follow,
-    session: u64,
-    connection: &Arc<dyn Connection>,
-    answers: &mut FuturesUnordered<NextAnswer>,
-    window: usize,
-) {
-    while follow.unanswered() < window || follow.has_news() && follow.unanswered() < QUESTIONS_MAX {
-        let (number, question) = follow.question(session);
-        let (question, connection) = (encode_call(&question), Arc::clone(connection));
+fn ask(session: &mut CopyingSession, window: usize) {
+    while session.follow.unanswered() < window
+        || session.follow.has_news() && session.follow.unanswered() < QUESTIONS_MAX
+    {
+        let (number, question) = session.follow.question(session.number);
+        let (question, connection) = (encode_call(&question), Arc::clone(&session.connection));
         let answer = async move { (number, connection.call(Method::CopyNext.number(), question).await) };
-        answers.push(Box::pin(answer));
-    }
-}
-
-impl CopyingSession {
-    fn ask(&mut self, window: usize) {
-        ask_on(&mut self.follow, self.number, &self.connection, &mut self.answers, window);
+        session.answers.push(Box::pin(answer));
     }
 }

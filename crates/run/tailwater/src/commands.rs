@@ -31,4 +31,3 @@ pub mod token;
 pub mod tree;
 pub mod user;
 pub mod window;
-pub mod worker;
