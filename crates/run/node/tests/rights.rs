@@ -27,7 +27,7 @@ use tailwater_rma::{Address, CallError};
 const NAME: &str = "hidden";
 
 /// Requests of admin HTTP, by what their path names.
-const HTTP: [(&str, &str, &str); 42] = [
+const HTTP: [(&str, &str, &str); 41] = [
     ("GET", "/metrics", ""),
     ("GET", "/v1/node", ""),
     ("GET", "/v1/cells", ""),
