@@ -431,7 +431,6 @@ mod tests {
             ("TAILWATER_SERVER", "no-port", &["stream", "ls"][..]),
             ("TAILWATER_SERVER", "", &["produce", "s"]),
             ("TAILWATER_CA", "", &["cache", "stats", "--cell", "c"]),
-            ("AWS_ENDPOINT_URL_SQS", "", &["queue", "ls"]),
         ] {
             let line = [&["tailwater"], line].concat();
             let first = command.clone().ignore_errors(true).try_get_matches_from(line).expect("a line");
