@@ -74,8 +74,8 @@ pub struct Args {
     /// Bytes of each message.
     #[arg(long, default_value_t = 1_024, value_name = "BYTES")]
     message_bytes: usize,
-    /// Spread the consumers, and their processes, evenly over all clusters, the source too. Otherwise all are in the last
-    /// one.
+    /// Spread the consumers, and their processes, evenly over all clusters, the source too. Otherwise all are in the
+    /// last one.
     #[arg(long)]
     everywhere: bool,
     /// Start all consumers when the measured time begins. Otherwise they are there before.

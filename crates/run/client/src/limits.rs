@@ -34,7 +34,7 @@ pub const BATCHES_IN_FLIGHT_MAX: usize = 5;
 /// Append CALLs under way at once; each carries the ready batches of any number of shards.
 pub const APPENDS_IN_FLIGHT_MAX: usize = 24;
 
-/// Of these, how many go without a pause between them. With more, records wait so that a CALL carries more of them.
+/// How many of these go without a pause between them. With more, records wait so that a CALL carries more of them.
 pub const APPENDS_UNPACED: usize = 8;
 
 /// Bytes of batches that one append CALL is filled to; the node takes CALLs of 8 MiB.

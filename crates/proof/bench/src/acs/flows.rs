@@ -257,7 +257,7 @@ impl FlowModel {
         }
     }
 
-    /// The shard of a consumer's flow: as many of the first half of the shards, which is a stream, as of the other half.
+    /// The shard of a consumer's flow: as many of the first half of the shards, which is a stream, as of the other.
     #[inline]
     fn shard_of(&self, first_shard: u32, flow: usize) -> usize {
         let (streams, flows) = (self.shards.len() / 2, self.load.shards_per_consumer as usize / 2);
