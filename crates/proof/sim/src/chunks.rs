@@ -83,6 +83,9 @@ impl ChunkRun {
     }
 }
 
+/// Where a consumer is in each of its shards.
+type ChunkProgress = Arc<Mutex<Vec<(ShardId, Offset)>>>;
+
 /// Reaches the backends of one cell over the simulated network, none of them through shared memory.
 struct ChunkConnector {
     net: Net,
@@ -141,7 +144,7 @@ struct ChunkCluster<'a> {
     readers: Vec<TailReader>,
     /// How far each consumer is in each of its shards.
     seen: SharedChunkSeen,
-    progress: Arc<Mutex<Vec<(ShardId, Offset)>>>,
+    progress: ChunkProgress,
     /// When each shard's entry with that number was written.
     written: ChunksWritten,
 }
@@ -350,7 +353,7 @@ async fn write(
 async fn consume(
     env: Env,
     mut cursor: Cursor,
-    (number, progress): (usize, Arc<Mutex<Vec<(ShardId, Offset)>>>),
+    (number, progress): (usize, ChunkProgress),
     seen: SharedChunkSeen,
     written: ChunksWritten,
     gather: Duration,

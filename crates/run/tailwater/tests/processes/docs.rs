@@ -94,7 +94,13 @@ fn every_key_of_the_configuration_is_described_with_its_default_and_no_other_is(
     let tls = ["certificate", "key", "client_ca", "ca"].map(|key| ("tls", key));
     let listeners = ["listen", "admin", "kafka", "sqs", "memcached", "broadcast", "broadcast.http"];
     let encrypted = listeners.map(|section| (section, "tls"));
-    let others = [("access", "audit"), ("listen", "advertised_data"), ("queues.cassandra", "password_file")];
+    let others = [
+        ("access", "audit"),
+        ("data_cell", "ofi"),
+        ("listen", "advertised_data"),
+        ("metadata_cell", "ofi"),
+        ("queues.cassandra", "password_file"),
+    ];
     let jwt = ["issuer", "audience", "jwks", "ca"].map(|key| ("access.jwt", key));
     let engines = ["ledgers", "zookeeper"]
         .into_iter()
