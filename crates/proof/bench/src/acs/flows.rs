@@ -316,7 +316,7 @@ impl FlowModel {
         cell.pass(until, until - now);
         let work_us = std::mem::take(&mut self.durable_work_us) / f64::from(self.load.nodes);
         self.durable_wait_us = (self.durable_wait_us + work_us - (until - now) as f64).max(0.0);
-        if until % SAMPLE_US == 0 {
+        if until.is_multiple_of(SAMPLE_US) {
             self.shards.iter_mut().for_each(|shard| shard.forget(until.saturating_sub(KEPT_US)));
         }
     }
