@@ -2,7 +2,9 @@
 //! (`tests/data/0.1.0/make`): today's clients read it, today's backend answers the same, and what is not known here is
 //! refused. Nothing is read as something else.
 
-use std::collections::HashMap;
+#![allow(clippy::disallowed_methods)] // the recorded files are no part of what is tested
+
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +91,7 @@ fn recorded_call(step: &str) -> RecordedCall {
 /// what that backend answered.
 struct RecordedBackend {
     regions: Vec<Arc<Region>>,
-    items: HashMap<KeyHash, Bytes>,
+    items: BTreeMap<KeyHash, Bytes>,
 }
 
 impl RecordedBackend {
@@ -114,7 +116,7 @@ impl RecordedBackend {
         let request = LookupRequest::decode(payload).expect("well-formed");
         let hashes: Vec<KeyHash> = request.decode_hashes().expect("whole").collect();
         let mut reply = LookupReply::decode(answer.expect("answered")).expect("well-formed");
-        let mut items = HashMap::new();
+        let mut items = BTreeMap::new();
         for (hash, len) in hashes.into_iter().zip(std::mem::take(&mut reply.lengths)) {
             items.insert(hash, reply.items.split_to(len as usize));
         }
