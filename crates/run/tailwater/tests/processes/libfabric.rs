@@ -30,13 +30,13 @@ fn a_node_s_records_and_a_cell_s_values_are_read_over_libfabric() {
     addresses.iter().for_each(|address| create.extend(["--backend", address]));
     node.run(&create);
     wait_for("the node to reach them", || {
-        node.run(&["cell", "describe", "tiles", "-o", "json"]).contains("\"live\": 3").then_some(())
+        node.run(&["cell", "describe", "tiles", "-o", "json"]).contains("\"live\":3").then_some(())
     });
     node.run_in_time(&["cache", "set", "--seed", &addresses[0], "tea", "Darjeeling"]);
-    assert_eq!(node.run_in_time(&["cache", "get", "--seed", &addresses[1], "tea"]), "Darjeeling\n");
+    assert_eq!(node.run_in_time(&["cache", "get", "--seed", &addresses[1], "tea"]).trim(), "Darjeeling");
     // Who asks for TCP gets TCP, at the same place.
     let over_tcp = format!("tcp:{}", at[2]);
-    assert_eq!(node.run_in_time(&["cache", "get", "--seed", &over_tcp, "tea"]), "Darjeeling\n");
+    assert_eq!(node.run_in_time(&["cache", "get", "--seed", &over_tcp, "tea"]).trim(), "Darjeeling");
 }
 
 #[test]
