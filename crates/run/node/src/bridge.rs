@@ -1,14 +1,16 @@
-//! Bridges between log streams and broadcast streams: `[[bridge]]` in the configuration.
+//! Bridges between log streams and broadcast streams, and from cells to those: `[[bridge]]` in the configuration.
 //!
 //! ```text
 //!   log stream  --a task a shard: reads, publishes, in order-->  broadcast stream      to_broadcast.rs
 //!   log stream  <--one task: appends, awaits, goes on----------  broadcast stream      to_log.rs
+//!   cell        --one task: follows, publishes what changed--->  broadcast stream      from_cell.rs
 //! ```
 //!
-//! How far each one is stands in the metadata (`state.rs`). It is written behind what it tells of, so after a crash
-//! something is read again; what of it the other side has is left out there, see the two files. A bridge that can't go
-//! on says what to do and tries again for ever.
+//! How far one of a log stream is stands in the metadata (`state.rs`). It is written behind what it tells of, so after
+//! a crash something is read again; what of it the other side has is left out there, see the two files. A bridge that
+//! can't go on says what to do and tries again for ever.
 
+mod from_cell;
 mod state;
 mod to_broadcast;
 mod to_log;
@@ -24,6 +26,7 @@ use tailwater_env::{Env, Task};
 use tailwater_log::Log;
 
 use crate::api::BridgeView;
+use crate::cells::created::CreatedCells;
 use crate::config::{BridgeConfig, BridgeEnd};
 
 /// A pause before what did not work is tried again.
@@ -49,6 +52,7 @@ pub const OMITTED_HEADER: &str = "tailwater-omitted";
 struct BridgeContext {
     env: Env,
     log: Log,
+    cells: Arc<CreatedCells>,
     /// The replicas of each region, this one included.
     regions: Arc<BTreeMap<String, ReplicasAt>>,
 }
@@ -103,11 +107,12 @@ impl Bridges {
     /// Starts what `configs` say, which were checked.
     pub fn start(
         env: &Env,
-        log: &Log,
+        (log, cells): (&Log, &Arc<CreatedCells>),
         regions: BTreeMap<String, ReplicasAt>,
         configs: &[BridgeConfig],
     ) -> Self {
-        let context = BridgeContext { env: env.clone(), log: log.clone(), regions: Arc::new(regions) };
+        let (log, cells, regions) = (log.clone(), Arc::clone(cells), Arc::new(regions));
+        let context = BridgeContext { env: env.clone(), log, cells, regions };
         let (mut bridges, mut tasks) = (Vec::new(), Vec::new());
         for config in configs {
             let status = Arc::new(BridgeStatus::default());
@@ -121,6 +126,9 @@ impl Bridges {
                 }
                 (BridgeEnd::Broadcast(stream), BridgeEnd::Log(name)) => {
                     env.spawn("bridge", to_log::run(context, config, stream, name, status))
+                }
+                (BridgeEnd::Cell(name), BridgeEnd::Broadcast(stream)) => {
+                    env.spawn("bridge", from_cell::run(context, config, name, stream, status))
                 }
                 _ => continue,
             });

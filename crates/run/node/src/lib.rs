@@ -246,7 +246,7 @@ impl Node {
         let sqs = start_sqs(&env, &config, sqs, (&queues, log.meta()), &gate).await?;
         let memcached = memcached::start(&env, &config.memcached, memcached, &created, &users, &gate).await?;
         let (broadcast, bridges) =
-            start_broadcast(&env, &config, broadcast, &log, &users, &gate, &progress).await?;
+            start_broadcast(&env, &config, broadcast, (&log, &created), &users, &gate, &progress).await?;
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
         let copies = start_copies(&env, &config.cluster, &log, kafka.as_ref(), &gate).await?;
@@ -676,12 +676,12 @@ async fn bind_kafka(config: &tailwater_kafka::KafkaConfig) -> anyhow::Result<Kaf
     Ok(bound)
 }
 
-/// The broadcasts and their bridges to streams, where something listens for them.
+/// The broadcasts and their bridges to streams and cells, where something listens for them.
 async fn start_broadcast(
     env: &Env,
     config: &Config,
     listener: Option<TcpListener>,
-    log: &Log,
+    (log, cells): (&Log, &Arc<CreatedCells>),
     users: &Arc<Users>,
     gate: &FrontGate,
     progress: &Progress,
@@ -689,7 +689,7 @@ async fn start_broadcast(
     let Some(listener) = listener else { return Ok((None, None)) };
     let kept = (config.data.as_path(), log.meta(), users);
     let broadcast = Broadcast::start(env, listener, &config.broadcast, kept, gate, progress).await?;
-    let bridges = Bridges::start(env, log, broadcast.regions(), &config.bridge);
+    let bridges = Bridges::start(env, (log, cells), broadcast.regions(), &config.bridge);
     Ok((Some(broadcast), Some(bridges)))
 }
 

@@ -59,6 +59,7 @@ mod queues;
 #[cfg(feature = "cassandra")]
 mod queues_cassandra;
 mod quotas;
+mod released;
 mod releases;
 #[cfg(feature = "bookkeeper")]
 mod replicated;
