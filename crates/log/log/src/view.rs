@@ -59,7 +59,7 @@ impl View {
         // Removed records that come back are in the list.
         assert!(
             before.log_start <= after.log_start || news.completed.is_some(),
-            "{shard}: the log begins with what is listed"
+            "{shard}: the log begins with what is listed: {before:?}, and then {after:?}"
         );
         let is_same = (before.segment, before.term) == (after.segment, after.term);
         assert!(
@@ -151,12 +151,14 @@ impl SharedView {
             }
         }
         if changed.tail || changed.list {
+            // Removed records that come back may be of a segment that is listed: readers look at it anew.
+            let comes_back = shard.tail().log_start < self.tail().log_start;
             self.set(ViewNews {
                 tail: shard.tail(),
                 transaction_id: shard.acked_transaction_id(),
                 copyable_next: shard.copyable_next(),
                 accepted_next: shard.accepted_next(),
-                completed: changed.list.then(|| shard.completed().copied().collect()),
+                completed: (changed.list || comes_back).then(|| shard.completed().copied().collect()),
                 taken_back: changed.taken_back,
             });
         } else if is_copyable && hot.is_on() {

@@ -217,6 +217,8 @@ impl<'a> ChunkCluster<'a> {
             let writing = write(env.clone(), log, writer.clone(), written, load, (shard, phase));
             env.spawn("shard", writing).detach();
         }
+        // Every shard has something by then: one of which nothing was ever written is not there.
+        world.run_for(2 * load.gather)?;
         for consumer in 0..load.consumers {
             cluster.add_consumer(&reader_node, consumer, &mut rng)?;
         }
