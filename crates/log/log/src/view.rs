@@ -56,10 +56,12 @@ impl View {
         // A segment of which all was lost is none any more.
         let oldest = if news.taken_back { after.segment.next() } else { after.segment };
         assert!(before.segment <= oldest, "{shard}: what readers were shown goes forward");
-        // Removed records that come back are in the list.
+        // Removed records come back with their segments, or in one that has stayed.
+        let listed = news.completed.as_deref().unwrap_or(&self.completed);
+        let first = listed.first().map_or(after.base_offset, |segment| segment.base_offset);
         assert!(
-            before.log_start <= after.log_start || news.completed.is_some(),
-            "{shard}: the log begins with what is listed: {before:?}, and then {after:?}"
+            before.log_start <= after.log_start || first <= after.log_start,
+            "{shard}: the log begins with what is listed, at {first}: {before:?}, and then {after:?}"
         );
         let is_same = (before.segment, before.term) == (after.segment, after.term);
         assert!(
@@ -151,14 +153,12 @@ impl SharedView {
             }
         }
         if changed.tail || changed.list {
-            // Removed records that come back may be of a segment that is listed: readers look at it anew.
-            let comes_back = shard.tail().log_start < self.tail().log_start;
             self.set(ViewNews {
                 tail: shard.tail(),
                 transaction_id: shard.acked_transaction_id(),
                 copyable_next: shard.copyable_next(),
                 accepted_next: shard.accepted_next(),
-                completed: (changed.list || comes_back).then(|| shard.completed().copied().collect()),
+                completed: changed.list.then(|| shard.completed().copied().collect()),
                 taken_back: changed.taken_back,
             });
         } else if is_copyable && hot.is_on() {

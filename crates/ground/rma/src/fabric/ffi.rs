@@ -1,6 +1,6 @@
 //! Endpoints of libfabric, through the shim in C beside this file.
 //!
-//! An [`FabricEndpoint`] owns what others read of it, or what it reads into: memory that is registered, or that a read
+//! A [`FabricEndpoint`] owns what others read of it, or what it reads into: memory that is registered, or that a read
 //! is under way into, is given back behind the end of the endpoint only. An endpoint that libfabric does not end is
 //! left as it is, with that memory, for as long as the process lives.
 //!

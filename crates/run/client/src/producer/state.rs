@@ -76,6 +76,14 @@ struct ReadyBatches {
     bytes: usize,
 }
 
+/// What is to be done with a shard's next batch.
+enum BatchPlan {
+    /// It is sent then.
+    SendAt(Instant),
+    /// It was begun then, and grows until an answer is there, though it may be sent.
+    GrowsSince(Instant),
+}
+
 /// What became of a batch.
 pub(super) enum Outcome {
     Acked(Offset),
@@ -322,8 +330,8 @@ impl ProducerCore {
         true
     }
 
-    /// When a batch may be sent, if there is one, with so many CALLs under way. A batch that is begun later may have to
-    /// be sent before [`ProducerCore::put`] says so.
+    /// When to look for a CALL again, with so many under way, if nothing happens until then. It may turn out that there
+    /// is none: a batch that is begun until then goes without [`ProducerCore::put`] saying so.
     pub(super) fn next_deadline(&self, now: Instant, calls: usize) -> Option<Instant> {
         let may_call_at = self.may_call_at(calls)?;
         let early = Some(self.early_at).filter(|at| self.may_be_early(calls) && *at > now);
@@ -400,8 +408,8 @@ impl ProducerCore {
         }
     }
 
-    /// When the shard may send a batch, if nothing happens until then.
-    fn may_send_at(&self, number: u32) -> Option<Instant> {
+    /// What is to be done with the shard's next batch, if nothing happens until then.
+    fn next_batch(&self, number: u32) -> Option<BatchPlan> {
         let shard = &self.shards[number as usize];
         // Nobody but the sender keeps the order where there are no sequences, or the node does not know them yet.
         let keeps_order = self.identity.is_some() && shard.is_known;
@@ -420,26 +428,19 @@ impl ProducerCore {
             } else if shard.in_flight == 0 {
                 open.since + self.config.linger
             } else {
-                return None; // it grows until the answer is there
+                return Some(BatchPlan::GrowsSince(open.since));
             }
         };
-        Some(since.max(shard.retry_at))
-    }
-
-    /// When the batch was begun that grows until an answer is there, though it may be sent.
-    fn grows_since(&self, number: u32) -> Option<Instant> {
-        let shard = &self.shards[number as usize];
-        let has_others = shard.in_flight > 0 && shard.back.is_empty() && shard.queue.is_empty();
-        let is_near =
-            shard.sent.first().is_none_or(|first| shard.next_order < first + BATCHES_IN_FLIGHT_MAX as u64);
-        let may_go = self.identity.is_some() && shard.is_known && has_others && is_near;
-        Some(shard.open.as_ref().filter(|_| may_go)?.since)
+        Some(BatchPlan::SendAt(since.max(shard.retry_at)))
     }
 
     /// Puts the shard where it belongs in the schedule; whether the sender has to look sooner than it was going to.
     fn reschedule(&mut self, number: u32) -> bool {
-        let wanted = self.may_send_at(number);
-        let grows_since = wanted.map_or_else(|| self.grows_since(number), |_| None);
+        let (wanted, grows_since) = match self.next_batch(number) {
+            Some(BatchPlan::SendAt(at)) => (Some(at), None),
+            Some(BatchPlan::GrowsSince(since)) => (None, Some(since)),
+            None => (None, None),
+        };
         let is_overdue = match grows_since {
             Some(since) => self.growing.insert(number) && since >= self.early_at,
             None => {

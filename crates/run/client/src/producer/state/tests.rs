@@ -642,6 +642,7 @@ proptest! {
         let mut rig = Rig::new(ProducerSettings { idempotent, ..config() });
         let mut under_way: VecDeque<Vec<Sealed>> = VecDeque::new();
         for (number, (what, shard, len)) in steps.into_iter().enumerate() {
+            rig.calls = under_way.len();
             match what {
                 0 | 1 => drop(rig.put(shard, &[&(number as u32).to_le_bytes()[..], &vec![0; len]].concat())),
                 2 => {
@@ -678,6 +679,7 @@ proptest! {
                 }
             }
         }
+        rig.calls = 0;
         for batches in under_way {
             rig.answer(batches);
         }
