@@ -188,9 +188,10 @@ struct LogPoint {
     /// The worst node's.
     write_ms: LogTimes,
     delivery_ms: LogTimes,
-    /// Cores of nodes, of their clients, of bookies and of emulated lines.
+    /// Cores of nodes and of their clients, in the measured time.
     nodes_cores: f64,
     clients_cores: f64,
+    /// Cores of bookies and of emulated lines, over the whole run: its start and its warm-up count.
     bookies_cores: f64,
     lines_cores: f64,
     /// Whether all rates were reached, and everything was delivered once, in order.
