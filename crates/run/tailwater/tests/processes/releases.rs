@@ -2,35 +2,40 @@
 //! kill -9. `tests/data/VERSION/make` says what is in it, and makes it again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Node, preloaded};
+use crate::support::{Node, preloaded, run};
 
 /// What is kept of release 0.1.0, in a folder.
 fn kept(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/0.1.0").join(name)
 }
 
-/// A node on a copy of a data directory that release 0.1.0 wrote, a day after that by its wall clock: messages are not
-/// kept for ever.
-fn opened(archive: &str) -> (TempDir, Node) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut unpack = Command::new("tar");
-    unpack.arg("--extract").arg("--gzip").arg("--file").arg(kept(archive)).arg("--directory").arg(dir.path());
-    assert!(unpack.status().expect("tar is everywhere").success());
+/// The environment of programs whose wall clock is a day after release 0.1.0 wrote what is kept: messages are not kept
+/// for ever.
+fn a_day_later(dir: &Path) -> [(&'static str, String); 2] {
     let made = std::fs::read_to_string(kept("made")).expect("a file");
     let a_day_later = Duration::from_secs(made.trim().parse::<u64>().expect("seconds") + 24 * 3_600);
     let since_epoch = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
     let behind = since_epoch.as_secs() as i64 - a_day_later.as_secs() as i64;
-    let clock = [("LD_PRELOAD", preloaded(dir.path(), "clock")), ("CLOCK_BEHIND_S", behind.to_string())];
-    let clock = clock.each_ref().map(|(name, value)| (*name, value.as_str()));
-    let node = Node::start_with(&dir.path().join("data"), &[], &clock);
-    (dir, node)
+    [("LD_PRELOAD", preloaded(dir, "clock")), ("CLOCK_BEHIND_S", behind.to_string())]
+}
+
+/// A node on a copy of a data directory that release 0.1.0 wrote, and the environment that it has, [`a_day_later`].
+fn opened(archive: &str) -> (TempDir, Node, [(&'static str, String); 2]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut unpack = Command::new("tar");
+    unpack.arg("--extract").arg("--gzip").arg("--file").arg(kept(archive)).arg("--directory").arg(dir.path());
+    assert!(unpack.status().expect("tar is everywhere").success());
+    let clock = a_day_later(dir.path());
+    let environment = clock.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    (dir, node, clock)
 }
 
 /// Everything that the script put into the directory is there.
@@ -104,9 +109,12 @@ fn json(node: &Node, args: &[&str]) -> Value {
 
 #[test]
 fn what_release_0_1_0_has_written_is_there_after_it_was_stopped_and_what_is_written_behind_it_stays() {
-    let (_dir, mut node) = opened("stopped.tar.gz");
+    let (_dir, mut node, clock) = opened("stopped.tar.gz");
     has_everything(&node);
-    node.produce("news", &["one more".to_owned()]);
+    // Its clock is the node's: by the wall clock of the day that this runs on, the record is of the node's far future.
+    let mut produce = node.command(&["produce", "news"]);
+    let produced = run(produce.envs(clock), b"one more\n");
+    assert!(produced.status.success(), "{}", String::from_utf8_lossy(&produced.stderr));
     assert!(node.process.stop());
     node.restart();
     let values = node.consume("news");
@@ -117,6 +125,6 @@ fn what_release_0_1_0_has_written_is_there_after_it_was_stopped_and_what_is_writ
 
 #[test]
 fn what_release_0_1_0_has_written_is_there_after_it_was_killed() {
-    let (_dir, node) = opened("killed.tar.gz");
+    let (_dir, node, _clock) = opened("killed.tar.gz");
     has_everything(&node);
 }
