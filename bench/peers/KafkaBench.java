@@ -32,18 +32,20 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Loads one Kafka broker on loopback and ends with one JSON object on the last line of standard output.
+ * Loads one Kafka broker on loopback, or several, and ends with one JSON object on the last line of standard output.
  *
  * <pre>
  * KafkaBench ready                                            exits 0 once the broker answers
  * KafkaBench append --record-bytes 128 --in-flight 4096       acks=all; acknowledgement delays
  *            --shards 1000                                    each record to the next of so many partitions, 1 unless said
+ *            --replicas 3 --topic min.insync.replicas=2       copies of each, 1 unless said, and what the topic has set
  * KafkaBench fanout --consumers 16 --rate-mbit 240            one producer, one partition, every consumer reads everything
  * </pre>
  *
  * Both loads run once for {@code --warmup-s} (30: the JIT of client and broker needs it) and then, on a topic of their own,
  * for {@code --duration-s}. A message carries its number and the time just before it was appended; each consumer checks
- * the number, and the checksum of each batch. Producer and consumers share this process and its clock.
+ * the number, and the checksum of each batch. Producer and consumers share this process and its clock. Several brokers are
+ * those at {@code --bootstrap}, and their processes {@code --server-pid}, each with commas.
  */
 public final class KafkaBench {
     private static final long SECOND_NS = 1_000_000_000L;
@@ -77,7 +79,7 @@ public final class KafkaBench {
 
     private static void append(Options options) throws Exception {
         appendFor(options, options.number("warmup-s", 30));
-        long cpu = Processes.cpuTicks(options.serverPid());
+        long cpu = Processes.cpuTicks(options.serverPids());
         long clientCpu = Processes.cpuTicks(ProcessHandle.current().pid());
         long durationS = options.number("duration-s", 10);
         Appended appended = appendFor(options, durationS);
@@ -89,7 +91,7 @@ public final class KafkaBench {
                 options.number("record-bytes", 128), options.number("in-flight", 4096), options.number("shards", 1),
                 durationS, rate,
                 rate * options.number("record-bytes", 128) / 1e6, percentiles(appended.delays),
-                Processes.secondsSince(cpu, options.serverPid()),
+                Processes.secondsSince(cpu, options.serverPids()),
                 Processes.secondsSince(clientCpu, ProcessHandle.current().pid()), appended.failed));
     }
 
@@ -214,14 +216,14 @@ public final class KafkaBench {
                     threads.add(start("consumer", () -> consume(topic, lane)));
                 }
             }
-            long serverTicks = Processes.cpuTicks(options.serverPid());
+            long serverTicks = Processes.cpuTicks(options.serverPids());
             long clientTicks = Processes.cpuTicks(ProcessHandle.current().pid());
             produce(topic);
             while (System.nanoTime() < lastAppendAt + GIVE_UP_NS && failure.get() == null
                     && lanes.stream().anyMatch(lane -> lane.progress < produced)) {
                 Thread.sleep(5);
             }
-            serverCpu = Processes.secondsSince(serverTicks, options.serverPid());
+            serverCpu = Processes.secondsSince(serverTicks, options.serverPids());
             clientCpu = Processes.secondsSince(clientTicks, ProcessHandle.current().pid());
             stop = true;
             for (Thread thread : threads) {
@@ -480,7 +482,8 @@ public final class KafkaBench {
     private static String createTopic(Options options, int shards) throws Exception {
         String topic = "bench-" + Long.toHexString(System.nanoTime());
         try (Admin admin = Admin.create(options.connection())) {
-            admin.createTopics(List.of(new NewTopic(topic, shards, (short) 1))).all().get();
+            NewTopic wanted = new NewTopic(topic, shards, (short) options.number("replicas", 1)).configs(options.topicSettings());
+            admin.createTopics(List.of(wanted)).all().get();
         }
         return topic;
     }
@@ -523,13 +526,24 @@ public final class KafkaBench {
             return Integer.parseInt(text(name, Integer.toString(otherwise)));
         }
 
-        long serverPid() {
-            return number("server-pid", 0);
+        long[] serverPids() {
+            return Arrays.stream(text("server-pid", "0").split(",")).mapToLong(Long::parseLong).toArray();
+        }
+
+        Map<String, String> topicSettings() {
+            Map<String, String> settings = new HashMap<>();
+            for (String setting : text("topic", "").split(",")) {
+                int at = setting.indexOf('=');
+                if (at > 0) {
+                    settings.put(setting.substring(0, at), setting.substring(at + 1));
+                }
+            }
+            return settings;
         }
 
         Properties connection() {
             Properties properties = new Properties();
-            properties.put("bootstrap.servers", "127.0.0.1:" + number("port", 9092));
+            properties.put("bootstrap.servers", text("bootstrap", "127.0.0.1:" + number("port", 9092)));
             return properties;
         }
 
@@ -546,11 +560,19 @@ public final class KafkaBench {
         }
     }
 
-    /** CPU time of a process and all its threads, from /proc. */
+    /** CPU time of processes and all their threads, from /proc. */
     private static final class Processes {
         private static final double TICKS_PER_SECOND = 100;
 
-        static long cpuTicks(long pid) throws IOException {
+        static long cpuTicks(long... pids) throws IOException {
+            long ticks = 0;
+            for (long pid : pids) {
+                ticks += cpuTicksOf(pid);
+            }
+            return ticks;
+        }
+
+        private static long cpuTicksOf(long pid) throws IOException {
             if (pid == 0) {
                 return 0;
             }
@@ -559,8 +581,8 @@ public final class KafkaBench {
             return Long.parseLong(fields[11]) + Long.parseLong(fields[12]);
         }
 
-        static double secondsSince(long ticks, long pid) throws IOException {
-            return (cpuTicks(pid) - ticks) / TICKS_PER_SECOND;
+        static double secondsSince(long ticks, long... pids) throws IOException {
+            return (cpuTicks(pids) - ticks) / TICKS_PER_SECOND;
         }
     }
 }

@@ -87,6 +87,7 @@ impl LedgerServers {
         let out = std::fs::File::create(&log)?;
         let mut command = Process::new(&self.script);
         command.args(args).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+        command.env("BOOKKEEPER_SIZE", "server");
         if let Some(behind) = behind {
             command.env("BOOKKEEPER_BEHIND", behind.ip().to_string());
         }
@@ -123,6 +124,11 @@ impl LedgerServers {
     /// The bookies' names, which are the addresses by which clients know them.
     pub fn bookies(&self) -> &[String] {
         &self.bookies
+    }
+
+    /// Processes of ZooKeeper, and of the bookies behind it.
+    pub fn processes(&self) -> impl Iterator<Item = u32> {
+        self.children.iter().map(Child::id)
     }
 
     /// Processor time of all bookies so far.

@@ -107,7 +107,7 @@ struct Measured {
 impl LedgerServers {
     fn java(&self, args: &Args) -> anyhow::Result<Measured> {
         let mut command = Process::new(self.script());
-        command.env("BOOKKEEPER_TIER", "4").args([
+        command.env("BOOKKEEPER_SIZE", "server").args([
             "client",
             self.zookeeper(),
             "bench",

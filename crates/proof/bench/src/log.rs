@@ -7,10 +7,13 @@
 //! | `cluster` | 12 | nodes, each with streams and a rate of its own, on the same bookies |
 //! | `fanout` | 13 | consumers of what one node writes |
 //! | `geo` | 14, 15 | the rate, with copies in two regions 80 ms apart |
+//! | `kafka` | none | records in flight to three nodes by Kafka's protocol, beside three brokers of Apache Kafka |
 //!
-//! Every point is a `bench fanout` of its own process, and so is checked: nothing lost, reordered or corrupted. A
+//! Every point of the paper's is a `bench fanout` of its own process, and so is checked: nothing lost, reordered or corrupted. A
 //! shard stands for a stream of the paper's, as each has a ledger of its own. All share this machine's processors and
 //! disk: ZooKeeper, bookies (which sync before they answer), nodes, clients and the emulated lines.
+
+mod kafka;
 
 use std::path::PathBuf;
 use std::process::Command as Process;
@@ -44,6 +47,8 @@ pub enum Command {
     Fanout(LogFanoutArgs),
     /// Acknowledgements and delivery by rate, with copies in two regions (figures 14 and 15).
     Geo(GeoArgs),
+    /// Appends by Kafka's protocol to three nodes, beside three brokers of Apache Kafka.
+    Kafka(kafka::Args),
 }
 
 /// Flags of all of them.
@@ -257,6 +262,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             near("log fanout", &args.common, loads.collect())
         }
         Command::Geo(args) => geo(&args),
+        Command::Kafka(args) => kafka::run(&args),
     }
 }
 

@@ -100,6 +100,11 @@ impl Child {
         }
     }
 
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// CPU time since its start; zero if it is gone.
     pub fn cpu(&self) -> Duration {
         cpu_of(self.process.id()).unwrap_or_default()
