@@ -32,4 +32,4 @@ pub use jwt::{JwtIssuer, JwtKeys};
 pub use login::{Login, LoginError, LoginStep, Mechanism};
 pub use session::LoginSession;
 pub use tokens::{TokenBearer, TokenInfo, Tokens};
-pub use users::{LoginStats, SaltedPassword, ScramChange, UserError, Users};
+pub use users::{LoginStats, RefusedLogin, SaltedPassword, ScramChange, UserError, Users};

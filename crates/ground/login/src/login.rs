@@ -97,6 +97,7 @@ pub enum LoginStep {
 /// A login that has begun. After an error, or its end, it is over.
 pub struct Login {
     users: Arc<Users>,
+    mechanism: Mechanism,
     /// From where, if its guesses are counted.
     address: Option<IpAddr>,
     state: LoginState,
@@ -126,7 +127,7 @@ impl Login {
             Mechanism::ScramSha512 => LoginState::ScramFirst(Hash::Sha512),
             Mechanism::OAuthBearer => LoginState::Bearer,
         };
-        Self { users: Arc::clone(users), address, state, session: None }
+        Self { users: Arc::clone(users), mechanism, address, state, session: None }
     }
 
     /// Goes on with what the client sent. That a password is checked takes milliseconds of this thread.
@@ -138,12 +139,7 @@ impl Login {
             true => self.try_step(message).await,
             false => Err(LoginError::TooMany),
         };
-        if let (Some(address), Err(error)) = (self.address, &stepped)
-            && *error != LoginError::TooMany
-        {
-            self.users.wrong.count(address, self.users.now());
-        }
-        self.users.count(&stepped);
+        self.users.note(self.mechanism, self.address, &stepped);
         if let Ok(LoginStep::Done { user, until_ms, .. }) = &stepped {
             self.session = Some(LoginSession::begin(&self.users, user, *until_ms));
         }

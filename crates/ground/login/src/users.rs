@@ -1,6 +1,7 @@
 //! The users of a node, kept in its metadata.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -83,6 +84,19 @@ pub enum UserError {
     Unavailable(String),
 }
 
+/// A client that was not let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedLogin<'a> {
+    /// By which mechanism it tried.
+    pub mechanism: Mechanism,
+    /// From where, if its guesses are counted.
+    pub address: Option<IpAddr>,
+    /// Why not.
+    pub error: &'a LoginError,
+}
+
+type RefusedTold = Box<dyn Fn(RefusedLogin<'_>) + Send + Sync>;
+
 /// What was counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoginStats {
@@ -117,6 +131,7 @@ pub struct Users {
     removed: Arc<RightsBell>,
     changing: tokio::sync::Mutex<()>,
     guard: std::sync::OnceLock<LeftGuard>,
+    told: std::sync::OnceLock<RefusedTold>,
     tokens: Arc<Tokens>,
     #[cfg(feature = "jwt")]
     jwts: std::sync::OnceLock<Arc<crate::jwt::JwtKeys>>,
@@ -154,6 +169,7 @@ impl Users {
             env: env.clone(),
             meta,
             guard: std::sync::OnceLock::new(),
+            told: std::sync::OnceLock::new(),
             tokens,
             #[cfg(feature = "jwt")]
             jwts: std::sync::OnceLock::new(),
@@ -246,6 +262,13 @@ impl Users {
     pub fn guard(&self, guard: impl Fn(&[String]) -> Result<(), String> + Send + Sync + 'static) {
         // It is said once, when a node starts.
         let _ = self.guard.set(Box::new(guard));
+    }
+
+    /// From now on `told` is called with each login that is refused, but for those that are not looked at as too many
+    /// from their address were wrong. It must not wait.
+    pub fn on_refused(&self, told: impl Fn(RefusedLogin<'_>) + Send + Sync + 'static) {
+        // It is said once, when a node starts.
+        let _ = self.told.set(Box::new(told));
     }
 
     /// For which mechanisms something is kept of a user's password, and how often it was hashed.
@@ -485,12 +508,26 @@ impl Users {
         salt
     }
 
-    pub(crate) fn count(&self, stepped: &Result<LoginStep, LoginError>) {
+    /// Takes note of a step of a login by `mechanism` from `address`.
+    pub(crate) fn note(
+        &self,
+        mechanism: Mechanism,
+        address: Option<IpAddr>,
+        stepped: &Result<LoginStep, LoginError>,
+    ) {
         match stepped {
-            Ok(LoginStep::Challenge(_)) => 0,
-            Ok(LoginStep::Done { .. }) => self.logins.fetch_add(1, Ordering::Relaxed),
-            Err(_) => self.refused.fetch_add(1, Ordering::Relaxed),
-        };
+            Ok(LoginStep::Challenge(_)) => {}
+            Ok(LoginStep::Done { .. }) => drop(self.logins.fetch_add(1, Ordering::Relaxed)),
+            Err(error) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                if let Some(address) = address.filter(|_| *error != LoginError::TooMany) {
+                    self.wrong.count(address, self.now());
+                }
+                if let Some(told) = self.told.get().filter(|_| *error != LoginError::TooMany) {
+                    told(RefusedLogin { mechanism, address, error });
+                }
+            }
+        }
     }
 }
 

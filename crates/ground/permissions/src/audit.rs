@@ -3,12 +3,14 @@
 //! Whoever decides never waits for it. Events wait in a bounded queue for the one thread that writes them. Where the
 //! queue is full, or the disk does not take a line, events are dropped and counted, and the file says how many as soon
 //! as it can. The file is put aside as `FILE.1` when it is full ([`limits`](crate::limits)), over an older one.
+//!
+//! A follower has the same events in a queue of its own, with the same bound. What it misses is counted apart.
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use futures::StreamExt;
 use futures::channel::mpsc;
@@ -60,13 +62,31 @@ pub struct AuditStats {
     pub written: u64,
     /// Events that were not.
     pub dropped: u64,
+    /// Events that the follower did not get.
+    pub missed: u64,
 }
 
 /// Takes events, and writes them.
 pub struct Audit {
-    waiting: mpsc::Sender<AuditEvent>,
+    waiting: EventQueue,
+    following: OnceLock<EventQueue>,
     shared: Arc<AuditShared>,
     _writer: Task,
+}
+
+/// The one sender to a bounded queue: each clone of it would have a place of its own beyond the bound.
+struct EventQueue(Mutex<mpsc::Sender<AuditEvent>>);
+
+impl EventQueue {
+    fn new() -> (Self, mpsc::Receiver<AuditEvent>) {
+        let (sender, events) = mpsc::channel(AUDIT_WAITING_MAX);
+        (Self(Mutex::new(sender)), events)
+    }
+
+    /// Whether there was room for it.
+    fn offer(&self, event: AuditEvent) -> bool {
+        self.0.lock().try_send(event).is_ok()
+    }
 }
 
 #[derive(Default)]
@@ -77,6 +97,7 @@ struct AuditShared {
     dropped: AtomicU64,
     /// Of the dropped ones, those that the file does not tell of yet.
     untold: AtomicU64,
+    missed: AtomicU64,
 }
 
 impl Audit {
@@ -86,10 +107,10 @@ impl Audit {
     /// A file that can't be opened. Blocks on the disk.
     pub fn open(env: &Env, path: &Path) -> io::Result<Self> {
         let shared = Arc::new(AuditShared::default());
-        let (waiting, events) = mpsc::channel(AUDIT_WAITING_MAX);
+        let (waiting, events) = EventQueue::new();
         let file = AuditFile::open(env, path, AUDIT_FILE_BYTES_MAX)?;
         let writer = env.spawn_dedicated("audit", write_all(file, events, Arc::clone(&shared)));
-        Ok(Self { waiting, shared, _writer: writer })
+        Ok(Self { waiting, following: OnceLock::new(), shared, _writer: writer })
     }
 
     /// Takes an event, whose number is given here. Waits for nothing: it may be dropped, and is counted then.
@@ -107,8 +128,10 @@ impl Audit {
             }
             recent.push_back(event.clone());
         }
-        // A sender of its own has a place of its own beyond the bound, so the one that all share is what bounds.
-        if self.waiting.clone().try_send(event).is_err() {
+        if self.following.get().is_some_and(|following| !following.offer(event.clone())) {
+            self.shared.missed.fetch_add(1, Ordering::Relaxed);
+        }
+        if !self.waiting.offer(event) {
             self.shared.drop_one();
         }
     }
@@ -120,10 +143,18 @@ impl Audit {
         recent.iter().skip(recent.len() - newer.min(max)).cloned().collect()
     }
 
+    /// All events from now on, of which so many wait as for the file: others are missed. `None` once there is a
+    /// follower.
+    pub fn follow(&self) -> Option<mpsc::Receiver<AuditEvent>> {
+        let (following, events) = EventQueue::new();
+        self.following.set(following).ok().map(|()| events)
+    }
+
     /// What was counted since the start.
     pub fn stats(&self) -> AuditStats {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        AuditStats { written: of(&self.shared.written), dropped: of(&self.shared.dropped) }
+        let AuditShared { written, dropped, missed, .. } = &*self.shared;
+        AuditStats { written: of(written), dropped: of(dropped), missed: of(missed) }
     }
 }
 
@@ -229,6 +260,31 @@ mod tests {
         let mut again = AuditFile::open(&Env::real(), &path, 300).expect("open");
         again.write(&event("3")).expect("write");
         assert_eq!(names(&path), ["2", "3"]);
+    }
+
+    #[tokio::test]
+    async fn a_follower_that_is_behind_misses_events_and_the_file_does_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let audit = Audit::open(&Env::real(), &dir.path().join("audit.jsonl")).expect("open");
+        audit.tell(event("before"));
+        let mut events = audit.follow().expect("the first one");
+        assert!(audit.follow().is_none(), "there is one");
+        for number in 0..3 {
+            audit.tell(event(&number.to_string()));
+        }
+        let followed: Vec<String> = (&mut events).take(3).map(|event| event.name).collect().await;
+        assert_eq!(followed, ["0", "1", "2"]);
+        // It takes nothing any more.
+        for _ in 0..2 * AUDIT_WAITING_MAX {
+            audit.tell(event("more"));
+        }
+        let missed = audit.stats().missed;
+        assert!((1..=AUDIT_WAITING_MAX as u64).contains(&missed), "{missed}");
+        let rest = events.take(2 * AUDIT_WAITING_MAX - missed as usize).collect::<Vec<_>>().await;
+        assert!(
+            rest.windows(2).all(|pair| pair[0].number + 1 == pair[1].number),
+            "a queue, of the oldest ones"
+        );
     }
 
     #[tokio::test]

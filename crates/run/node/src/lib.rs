@@ -13,6 +13,7 @@
 //! ```
 
 pub mod api;
+mod audit_stream;
 pub mod backend;
 mod bridge;
 mod broadcast;
@@ -129,6 +130,7 @@ struct NodeShared {
     quotas: Arc<ClientQuotas>,
     /// End tokens whose time is over, and follow the keys of an issuer.
     _tokens: Vec<Task>,
+    _audit_stream: Option<Task>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
@@ -242,6 +244,8 @@ impl Node {
         let meters = Arc::new(Meters::default());
         let (administered, tokens) = who_may_come_in(&env, &config, &log, &rules).await?;
         let Administered { users, quotas, .. } = administered.clone();
+        let stream = config.access.audit_stream.as_deref();
+        let audit_stream = stream.and_then(|name| audit_stream::follow(&env, &rules, &log, name, &id));
         let kafka = start_kafka(&env, &config, kafka, &log, (&id, administered), &gate).await?;
         let sqs = start_sqs(&env, &config, sqs, (&queues, log.meta()), &gate).await?;
         let memcached = memcached::start(&env, &config.memcached, memcached, &created, &users, &gate).await?;
@@ -288,6 +292,7 @@ impl Node {
             rules,
             quotas,
             _tokens: tokens,
+            _audit_stream: audit_stream,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
             group_shards_told_max: config.metrics.group_shards_max,
@@ -412,6 +417,7 @@ async fn who_may_come_in(
     let super_users = SuperUsers::of(config);
     super_users.check(&users)?;
     super_users.guard(&users);
+    rules::audit_refused_logins(env, rules, &users);
     let tokens = follow_tokens(env, config, &users, rules).await?;
     let quotas = ClientQuotas::open(env, Arc::clone(log.meta())).await?;
     Ok((Administered { rules: Arc::clone(rules), users, quotas }, tokens))

@@ -492,7 +492,9 @@ fn access(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let stats = shared.rules.audit().map(Audit::stats).unwrap_or_default();
     page.counter("tailwater_access_audit_events", "Events that are in the audit's file.", stats.written)?;
     let dropped = "Events that are not: too many came at once, or the disk took none.";
-    page.counter("tailwater_access_audit_dropped", dropped, stats.dropped)
+    page.counter("tailwater_access_audit_dropped", dropped, stats.dropped)?;
+    let missed = "Events that are not in the audit's stream: too many came at once, or it took none.";
+    page.counter("tailwater_access_audit_missed", missed, stats.missed)
 }
 
 fn quotas(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -1,12 +1,12 @@
-//! The rules of a node: what a start needs of them, so that nobody locks himself out.
+//! The rules of a node: what a start needs of them, so that nobody locks himself out, and what their audit has besides.
 
 use std::sync::Arc;
 
 use anyhow::Context;
-use tailwater_access::Peer;
+use tailwater_access::{ANONYMOUS, Peer};
 use tailwater_env::Env;
-use tailwater_login::Users;
-use tailwater_permissions::{Audit, Enforcement, Rules};
+use tailwater_login::{LoginError, RefusedLogin, Users};
+use tailwater_permissions::{Audit, AuditEvent, Enforcement, Rules};
 
 use crate::config::Config;
 
@@ -31,6 +31,34 @@ pub(crate) fn open(env: &Env, config: &Config) -> anyhow::Result<Arc<Rules>> {
     let rules = Rules::new(env, access.rules, super_users, audit);
     rules.map_subjects(access.certificates.clone()).context("[[access.certificates]]")?;
     Ok(rules)
+}
+
+/// Has the audit, if there is one, told of each login that is refused.
+pub(crate) fn audit_refused_logins(env: &Env, rules: &Arc<Rules>, users: &Users) {
+    if rules.audit().is_none() {
+        return;
+    }
+    let (env, rules) = (env.clone(), Arc::clone(rules));
+    users.on_refused(move |RefusedLogin { mechanism, address, error }| {
+        let Some(audit) = rules.audit() else { return };
+        let name = match error {
+            LoginError::Refused { user } => user.clone(),
+            LoginError::Malformed(_) | LoginError::NoToken | LoginError::TooMany => String::new(),
+        };
+        audit.tell(AuditEvent {
+            time_ms: env.wall_ms(),
+            number: 0,
+            outcome: "refused".to_owned(),
+            principal: ANONYMOUS.to_owned(),
+            address: address.map(|address| address.to_string()).unwrap_or_default(),
+            protocol: "login".to_owned(),
+            request: mechanism.name().to_owned(),
+            operation: "login".to_owned(),
+            kind: "user".to_owned(),
+            name,
+            dropped: 0,
+        });
+    });
 }
 
 /// Who may change rules, and how he can show who he is. Where rules are enforced somebody has to be able to.

@@ -16,10 +16,10 @@ use serde::Serialize;
 use serde_json::Value;
 use tailwater_load::child::Child;
 use tailwater_load::clock::cpu_of;
+use tailwater_load::interrupt;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::round;
 use tailwater_load::system::{Workspace, WorkspaceArgs, agent, free_address};
-use tailwater_load::interrupt;
 
 use super::{LogTimes, number};
 use crate::compare::series::Series;
@@ -155,7 +155,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             // Each goes first as often as the others.
             of_one_size.rotate_left(usize::from(round > 0));
             for part in of_one_size {
-                line.show(&format!("round {}: {:?}, {} in flight", round + 1, part.contender, part.in_flight));
+                line.show(&format!(
+                    "round {}: {:?}, {} in flight",
+                    round + 1,
+                    part.contender,
+                    part.in_flight
+                ));
                 part.add(&runs.one(part.contender, part.in_flight, args.warmup_s, args.duration_s)?);
             }
         }
@@ -305,7 +310,8 @@ struct Brokers {
 
 impl Brokers {
     fn start(script: &Path, dir: &Path) -> anyhow::Result<Self> {
-        let script = script.canonicalize().with_context(|| format!("{}: no such script", script.display()))?;
+        let script =
+            script.canonicalize().with_context(|| format!("{}: no such script", script.display()))?;
         let installed = Process::new(script.with_file_name("install")).arg("kafka").status()?;
         anyhow::ensure!(installed.success(), "Kafka can't be installed");
         let place = |number: usize| Ok((dir.join(format!("kafka{number}")), free_address()?));

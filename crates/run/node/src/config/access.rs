@@ -20,6 +20,10 @@ pub struct AccessConfig {
     /// there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<PathBuf>,
+    /// A stream that has the audit as well, a record of JSON for each event. Somebody else creates it, and keeps others
+    /// from writing to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit_stream: Option<String>,
     /// An issuer elsewhere whose tokens are taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtConfig>,

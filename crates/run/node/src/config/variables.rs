@@ -80,10 +80,11 @@ mod tests {
     ];
 
     /// Keys that are texts in what is not there by default.
-    const FURTHER: [&str; 6] = [
+    const FURTHER: [&str; 7] = [
         "cold.options.aws_region",
         "broadcast.streams.s.durability",
         "access.audit",
+        "access.audit_stream",
         "access.jwt.issuer",
         "access.jwt.jwks",
         "access.jwt.ca",

@@ -1,6 +1,9 @@
 //! Rules about who may do what, as real clients meet them.
 
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
 
 use crate::support::kafka::{need, program};
 use crate::support::{Follower, Node, free_port, told, wait_for};
@@ -11,8 +14,12 @@ const ENFORCE: (&str, &str) = ("TAILWATER_ACCESS__RULES", "enforce");
 /// A node whose users are `ops`, who may do everything, and `orders`; it goes by rules as `rules` says. Commands are
 /// users without a login, who may look at the node.
 fn node(dir: &tempfile::TempDir, rules: (&str, &str)) -> Node {
-    let variables =
-        [("TAILWATER_KAFKA__LOGIN", "true"), ("TAILWATER_ACCESS__SUPER_USERS", "[\"ops\"]"), REPORT];
+    let variables = [
+        ("TAILWATER_KAFKA__LOGIN", "true"),
+        ("TAILWATER_ACCESS__SUPER_USERS", "[\"ops\"]"),
+        ("TAILWATER_ACCESS__AUDIT_STREAM", "audit"),
+        REPORT,
+    ];
     let mut node = Node::start_with(&dir.path().join("data"), &[], &variables);
     for user in ["ops", "orders"] {
         let added = node.output(&["user", "add", user], b"correct horse\n");
@@ -76,6 +83,24 @@ fn what_would_be_refused_is_done_and_told_until_rules_are_enforced_and_then_only
         let is_it = |line: &str| line.contains("\"would_refuse\"") && line.contains("\"news\"");
         written.lines().any(is_it).then_some(())
     });
+    let (ok, ..) = kcat_with(&node, "orders", "wrong horse", &["-P", "-t", "news", "-m", "5"], "one\n");
+    assert!(!ok, "a wrong password");
+    // The stream is made after the node began, and has what was told before it was there.
+    node.run(&["stream", "create", "audit", "--shards", "2"]);
+    wait_for("the stream to tell of both", || {
+        let events = node.consume("audit");
+        let events: Vec<Value> =
+            events.iter().map(|event| serde_json::from_str(event).expect("JSON")).collect();
+        let is_there = |outcome: &str, operation: &str, name: &str| {
+            events.iter().any(|event| {
+                event["outcome"] == outcome && event["operation"] == operation && event["name"] == name
+            })
+        };
+        (is_there("would_refuse", "write", "news") && is_there("refused", "login", "orders")).then_some(())
+    });
+    let audit = node.run(&["audit", "tail", "-n", "100"]);
+    assert!(audit.contains("refused anonymous login user orders"), "{audit}");
+    assert_eq!(node.metric("tailwater_access_audit_missed_total"), Some(0.0));
 
     assert!(node.process.stop());
     node.restart_with(&[ENFORCE]);
@@ -98,6 +123,51 @@ fn what_would_be_refused_is_done_and_told_until_rules_are_enforced_and_then_only
     assert!(refused.contains("no right"), "{refused}");
     let (ok, ..) = kcat_as(&node, "ops", &["-P", "-t", "other"], "three\n");
     assert!(ok, "a super user may do everything");
+}
+
+#[test]
+fn who_has_rights_goes_on_while_rules_go_from_off_to_report_to_enforce() {
+    const EACH: usize = 500;
+    need("kcat");
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = node(&dir, ("TAILWATER_ACCESS__RULES", "off"));
+    node.run(&["acl", "add", "--user", "orders", "--allow", "write,read", "--topic", "news"]);
+    let kcat = |node: &Node| {
+        let mut command = Command::new("kcat");
+        command.args(["-b", &node.kafka, "-X", "broker.address.family=v4", "-q", "-t", "news"]);
+        command.args(["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=SCRAM-SHA-256"]);
+        command.args(["-X", "sasl.username=orders", "-X", "sasl.password=correct horse"]);
+        command
+    };
+    let mut write = kcat(&node);
+    write.args(["-P", "-X", "enable.idempotence=true", "-X", "message.timeout.ms=120000"]);
+    let mut writer = write.stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = writer.stdin.take().expect("piped");
+    let reader = Follower::of(kcat(&node).args(["-C", "-o", "beginning", "-u"]));
+    let mut numbers = 0..;
+    let mut send = |lines: &mut std::process::ChildStdin| {
+        for number in numbers.by_ref().take(EACH) {
+            writeln!(lines, "{number}").expect("it reads");
+        }
+    };
+    send(&mut lines);
+    for (round, rules) in [REPORT, ENFORCE].into_iter().enumerate() {
+        // What was sent last is on its way, and comes again.
+        assert!(node.process.stop());
+        send(&mut lines);
+        node.restart_with(&[rules]);
+        send(&mut lines);
+        for number in 2 * EACH * round..2 * EACH * (round + 1) {
+            assert_eq!(reader.next(), number.to_string(), "in order, once each");
+        }
+    }
+    drop(lines);
+    assert!(writer.wait().expect("its end").success(), "nothing was refused");
+    for number in 4 * EACH..5 * EACH {
+        assert_eq!(reader.next(), number.to_string());
+    }
+    let refused = node.run_failing(&["stream", "describe", "news"]);
+    assert!(refused.contains("anonymous has no right to describe this stream"), "{refused}");
 }
 
 /// A command of a user who logs in.
