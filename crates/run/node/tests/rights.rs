@@ -27,15 +27,19 @@ use tailwater_rma::{Address, CallError};
 const NAME: &str = "hidden";
 
 /// Requests of admin HTTP, by what their path names.
-const HTTP: [(&str, &str, &str); 41] = [
+const HTTP: [(&str, &str, &str); 48] = [
     ("GET", "/metrics", ""),
     ("GET", "/v1/node", ""),
+    ("POST", "/v1/node/drain", ""),
     ("GET", "/v1/cells", ""),
     ("POST", "/v1/cells", "{\"name\":\"c\",\"backends\":1}"),
     ("GET", "/v1/cells/data", ""),
     ("POST", "/v1/cells/data/clear", "{}"),
     ("POST", "/v1/cells/data/resize", "{\"backends\":4}"),
     ("POST", "/v1/cells/data/drain", "{\"backend\":0}"),
+    ("POST", "/v1/cells/data/restore", "{\"backend\":0}"),
+    ("POST", "/v1/cells/data/roll", "{\"stop\":true}"),
+    ("POST", "/v1/cells/data/load", "{\"generation\":1,\"config_id\":1}"),
     ("POST", "/v1/streams", "{\"name\":\"new\"}"),
     ("GET", "/v1/streams/hidden", ""),
     ("GET", "/v1/streams/missing", ""),
@@ -67,9 +71,18 @@ const HTTP: [(&str, &str, &str); 41] = [
     ("GET", "/v1/rules", ""),
     ("POST", "/v1/rules", "[]"),
     ("DELETE", "/v1/rules?principal=alice", ""),
+    ("GET", "/v1/quotas", ""),
+    ("PUT", "/v1/quotas", "{\"entity\":{\"user\":\"eve\"},\"bounds\":{\"request_rate\":1}}"),
+    ("DELETE", "/v1/quotas?user=eve", ""),
     ("GET", "/v1/audit", ""),
     ("GET", "/v1/unheard", ""),
 ];
+
+/// Lists, which have nothing in them for whoever may do nothing.
+const LISTS: [&str; 2] = ["/v1/streams", "/v1/groups"];
+
+/// What everybody may ask.
+const FOR_ALL: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
 /// The actions of SQS about one queue, with what each needs to be looked at.
 const SQS: [(&str, &str); 20] = [
@@ -126,6 +139,41 @@ fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
     ]
 }
 
+#[test]
+fn every_call_and_every_route_of_admin_http_is_among_those_that_are_tried() {
+    let tried: Vec<Method> = calls(&Bytes::new()).into_iter().map(|(method, _)| method).collect();
+    // What a session is asked for is what it was opened for. The other two are for everybody: a greeting tells where the
+    // cells are, and a cell asks for itself; delays that consumers had are added to a metric.
+    let others = [Method::CopyNext, Method::Hello, Method::DeliveryDelays];
+    for method in Method::ALL {
+        assert!(tried.contains(&method) != others.contains(&method), "{method:?}");
+    }
+    let mut routes = 0;
+    let table = include_str!("../src/http.rs");
+    let table = table.split_once("fn router(").unwrap().1.split_once(".fallback(").unwrap().0;
+    for route in table.split(".route(\"").skip(1) {
+        let (path, handlers) = route.split_once("\", ").unwrap();
+        let is_it = |asked: &str| {
+            let asked = asked.split('?').next().unwrap();
+            let (named, given) = (path.split('/'), asked.split('/'));
+            named.clone().count() == given.clone().count()
+                && named.zip(given).all(|(named, given)| named.starts_with('{') || named == given)
+        };
+        for method in ["get", "post", "put", "patch", "delete"] {
+            let is_first = handlers.starts_with(&format!("{method}("));
+            if !is_first && !handlers.contains(&format!(").{method}(")) {
+                continue;
+            }
+            let upper = method.to_uppercase();
+            let is_tried = HTTP.iter().any(|(asked, path, _)| *asked == upper && is_it(path));
+            let is_open = upper == "GET" && (LISTS.contains(&path) || FOR_ALL.contains(&path));
+            assert!(is_tried || is_open, "{upper} {path} is tried by nobody");
+            routes += 1;
+        }
+    }
+    assert!(routes > 40, "only {routes} routes");
+}
+
 fn http_refuses(admin: SocketAddr) {
     for (method, path, body) in HTTP {
         let answer = anybody(admin, method, path, body);
@@ -134,11 +182,11 @@ fn http_refuses(admin: SocketAddr) {
             "{method} {path}: {answer}"
         );
     }
-    for path in ["/v1/streams", "/v1/groups"] {
+    for path in LISTS {
         let answer = anybody(admin, "GET", path, "");
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("[]"), "{path}: {answer}");
     }
-    for path in ["/healthz", "/livez", "/readyz"] {
+    for path in FOR_ALL {
         let answer = anybody(admin, "GET", path, "");
         assert!(answer.starts_with("HTTP/1.1 200 ") && !answer.contains(NAME), "{path}: {answer}");
     }
