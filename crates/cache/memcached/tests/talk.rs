@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 use tailwater_cache::protocol::{METHOD_MUTATE, encode_mutate};
 use tailwater_cache::{Version, layout};
@@ -206,12 +204,12 @@ fn what_is_not_allowed_is_refused_and_garbage_ends_its_own_connection_only() {
         let config = MemcachedConfig { connections_max: 2, ..MemcachedConfig::default() };
         let world = world(&env, config).await;
         let mut client = Client::connect(&world).await;
-        world.denies.0.store(true, Ordering::Relaxed);
+        *world.denies.0.lock().expect("no panic") = &["flush_all"];
         holds(
             &mut client,
             &[
                 ("set a 0 0 1\nx\n", "STORED\n"),
-                ("flush_all\n", "CLIENT_ERROR not authorized: anonymous may not delete the cell m\n"),
+                ("flush_all\n", "CLIENT_ERROR not authorized: anonymous may not flush_all the cell m\n"),
                 ("get a\n", "VALUE a 0 1\nx\nEND\n"),
             ],
         )
@@ -220,6 +218,58 @@ fn what_is_not_allowed_is_refused_and_garbage_ends_its_own_connection_only() {
         let told = other.ends_with(b"\x80\x00\x00\x01\x00").await;
         assert_eq!(told, "ERROR neither TLS nor the binary protocol is spoken here\r\n");
         holds(&mut client, &[("get a\n", "VALUE a 0 1\nx\nEND\n")]).await;
+    });
+}
+
+#[test]
+fn who_may_do_nothing_is_refused_by_every_command_and_nothing_is_done() {
+    in_runtime(|env| async move {
+        let world = world(&env, MemcachedConfig::default()).await;
+        let mut client = Client::connect(&world).await;
+        holds(&mut client, &[("set a 0 0 1\n7\n", "STORED\n")]).await;
+        *world.denies.0.lock().expect("no panic") = &["get", "set", "delete", "flush_all", "stats"];
+        let commands = [
+            ("get", "get a\n"),
+            ("gets", "gets a\n"),
+            ("gat", "gat 100 a\n"),
+            ("gats", "gats 100 a\n"),
+            ("set", "set a 0 0 1\nx\n"),
+            ("add", "add b 0 0 1\nx\n"),
+            ("replace", "replace a 0 0 1\nx\n"),
+            ("append", "append a 0 0 1\nx\n"),
+            ("prepend", "prepend a 0 0 1\nx\n"),
+            ("cas", "cas a 0 0 1 1\nx\n"),
+            ("delete", "delete a\n"),
+            ("incr", "incr a 1\n"),
+            ("decr", "decr a 1\n"),
+            ("touch", "touch a 100\n"),
+            ("flush_all", "flush_all\n"),
+            ("stats", "stats\n"),
+            ("mg", "mg a v\n"),
+            ("ms", "ms a 1\nx\n"),
+            ("md", "md a\n"),
+            ("ma", "ma a\n"),
+            ("me", "me a\n"),
+        ];
+        for (_, command) in commands {
+            let answer = client.says(command.replace('\n', "\r\n").as_bytes()).await;
+            assert!(
+                answer.starts_with("CLIENT_ERROR not authorized: anonymous may not "),
+                "{command}: {answer}"
+            );
+            assert_eq!(answer.lines().count(), 1, "{command}: {answer}");
+        }
+        // Every command there is, but for those that tell nothing of the cell.
+        let read = [include_str!("../src/request/text.rs"), include_str!("../src/request/meta.rs")].concat();
+        for arm in read.lines().filter(|line| line.trim_start().starts_with("b\"") && line.contains("=>")) {
+            for word in arm.split("=>").next().expect("a pattern").split('|') {
+                let word = word.trim().trim_start_matches("b\"").trim_end_matches('"');
+                let is_tried = commands.iter().any(|(tried, _)| *tried == word);
+                assert!(is_tried || ["version", "verbosity", "mn", "quit"].contains(&word), "{word}");
+            }
+        }
+        *world.denies.0.lock().expect("no panic") = &[];
+        holds(&mut client, &[("get a b\n", "VALUE a 0 1\n7\nEND\n")]).await;
     });
 }
 

@@ -3,8 +3,7 @@
 #![allow(clippy::disallowed_methods, dead_code)] // real sockets; not all tests need all of it
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tailwater_access::{AccessRequest, Authorizer, Denied, Peer};
@@ -19,14 +18,14 @@ use tokio::net::{TcpListener, TcpStream};
 /// The id of the cell's configuration.
 pub const ID: u64 = 5;
 
-/// Lets everybody do all but flush, once that is said.
+/// Lets everybody do all but these operations.
 #[derive(Default)]
-pub struct NoFlush(pub AtomicBool);
+pub struct AllBut(pub Mutex<&'static [&'static str]>);
 
-impl Authorizer for NoFlush {
+impl Authorizer for AllBut {
     fn authorize(&self, _: &Peer, request: AccessRequest<'_>) -> Result<(), Denied> {
-        match self.0.load(Ordering::Relaxed) && request.operation == "flush_all" {
-            true => Err(Denied("anonymous may not delete the cell m".to_owned())),
+        match self.0.lock().expect("no panic").contains(&request.operation) {
+            true => Err(Denied(format!("anonymous may not {} the cell m", request.operation))),
             false => Ok(()),
         }
     }
@@ -36,7 +35,7 @@ pub struct World {
     pub server: MemcachedServer,
     pub cell: Cell,
     pub backends: Vec<Arc<dyn Connection>>,
-    pub denies: Arc<NoFlush>,
+    pub denies: Arc<AllBut>,
 }
 
 pub async fn world(env: &Env, config: MemcachedConfig) -> World {
@@ -57,7 +56,7 @@ pub async fn world(env: &Env, config: MemcachedConfig) -> World {
     let mut of_cell = CellConfig::new(ID, Mode::R32, Backends::connected(backends.clone()), 1);
     of_cell.deadline = Duration::from_secs(60);
     let cell = Cell::connect(env, of_cell).await.expect("three backends");
-    let denies = Arc::new(NoFlush::default());
+    let denies = Arc::new(AllBut::default());
     let front =
         MemcachedFront::new(env, config, cell.clone(), None, Arc::clone(&denies) as Arc<dyn Authorizer>);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

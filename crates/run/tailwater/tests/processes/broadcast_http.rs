@@ -189,6 +189,7 @@ fn what_can_not_be_done_is_refused_in_json() {
     let (_dir, node) = Node::start_anew();
     let base = base(&node);
     let json_type = ("content-type", "application/json");
+    let lines_type = ("content-type", "application/x-ndjson");
     let large = vec![b'x'; (1 << 20) + 1];
     let larger = vec![b'x'; (2 << 20) + 1];
     for (stream, headers, body, expected) in [
@@ -197,6 +198,9 @@ fn what_can_not_be_done_is_refused_in_json() {
         ("local/s", &[json_type], b"[", (400, "malformed")),
         ("local/s", &[json_type], b"[]", (400, "malformed")),
         ("local/s", &[json_type], br#"{"payload": 7}"#, (400, "malformed")),
+        // An event as an array of its values is none.
+        ("local/s", &[json_type], br#"[["k", "x"]]"#, (400, "malformed")),
+        ("local/s", &[lines_type], br#"["k", "x"]"#, (400, "malformed")),
         ("local/s", &[("tailwater-collect", "everything")], b"x", (400, "malformed")),
         ("local/s", &[("origin", "https://evil.example")], b"x", (403, "not_authorized")),
         ("local/s", &[("content-encoding", "gzip")], b"x", (415, "malformed")),
