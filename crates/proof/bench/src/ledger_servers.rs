@@ -16,9 +16,19 @@ const GIVE_UP: Duration = Duration::from_secs(120);
 /// Where bookies listen to which a way of its own leads.
 const BEHIND: [u8; 4] = [127, 0, 0, 2];
 
+/// How large servers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerSize {
+    /// Quick to start, with a compiler that is done soon: for measurements of some seconds.
+    Small,
+    /// With the memory and the compiler of servers that run for long. They are slow for their first half minute.
+    Large,
+}
+
 /// ZooKeeper and bookies, which end with this.
 pub struct LedgerServers {
     script: PathBuf,
+    size: ServerSize,
     dir: tempfile::TempDir,
     zookeeper: String,
     children: Vec<Child>,
@@ -42,6 +52,7 @@ impl LedgerServers {
     /// What is not installed, or does not start.
     pub fn start(
         script: &Path,
+        size: ServerSize,
         near: usize,
         far: usize,
         mut open_way: impl FnMut(SocketAddr, SocketAddr) -> anyhow::Result<()>,
@@ -54,7 +65,7 @@ impl LedgerServers {
         let dir = tempfile::tempdir_in("/var/tmp")?;
         let (children, addresses) = (Vec::new(), Vec::new());
         let mut servers =
-            Self { script, dir, zookeeper: zookeeper.to_string(), children, bookies: addresses };
+            Self { script, size, dir, zookeeper: zookeeper.to_string(), children, bookies: addresses };
         let place = servers.dir.path().join("zookeeper");
         let port = zookeeper.port().to_string();
         servers.spawn(&["zookeeper", &place.to_string_lossy(), &port], None, zookeeper)?;
@@ -87,7 +98,9 @@ impl LedgerServers {
         let out = std::fs::File::create(&log)?;
         let mut command = Process::new(&self.script);
         command.args(args).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
-        command.env("BOOKKEEPER_SIZE", "server");
+        if self.size == ServerSize::Large {
+            command.env("BOOKKEEPER_SIZE", "server");
+        }
         if let Some(behind) = behind {
             command.env("BOOKKEEPER_BEHIND", behind.ip().to_string());
         }

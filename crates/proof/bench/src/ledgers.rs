@@ -27,7 +27,7 @@ use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, round};
 use tokio::sync::Semaphore;
 
-use crate::ledger_servers::LedgerServers;
+use crate::ledger_servers::{LedgerServers, ServerSize};
 use crate::program::{result_of, run_to_end};
 
 /// How long servers may take to start, and a client to write what it has to.
@@ -233,7 +233,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     interrupt::listen()?;
     let mut line = ProgressLine::default();
     line.show("ZooKeeper and bookies start");
-    let servers = LedgerServers::start(&args.bookkeeper, usize::from(args.bookies), 0, |_, _| Ok(()))?;
+    let servers =
+        LedgerServers::start(&args.bookkeeper, ServerSize::Small, usize::from(args.bookies), 0, |_, _| {
+            Ok(())
+        })?;
     let (mut runs, mut reads) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         line.show(&format!("round {round}: tailwater"));

@@ -28,7 +28,7 @@ use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::round;
 use tailwater_load::system::{Workspace, WorkspaceArgs};
 
-use crate::ledger_servers::LedgerServers;
+use crate::ledger_servers::{LedgerServers, ServerSize};
 use crate::program::{result_of, run_to_end};
 
 /// What a run may take besides its warm-up and what is measured: starts, and reading to the end.
@@ -279,7 +279,7 @@ fn one_node(streams: u32, records_per_s: f64, record_bytes: u32) -> LogLoad {
 
 /// Loads of three bookies on this host, three copies, two of which acknowledge.
 fn near(bench: &'static str, common: &Common, loads: Vec<LogLoad>) -> anyhow::Result<()> {
-    let servers = LedgerServers::start(&common.bookkeeper, 3, 0, |_, _| Ok(()))?;
+    let servers = LedgerServers::start(&common.bookkeeper, ServerSize::Small, 3, 0, |_, _| Ok(()))?;
     let config = format!("segments = {:?}\n", servers.uri());
     measure(bench, common, &servers, None, &config, loads)
 }
@@ -290,10 +290,11 @@ fn geo(args: &GeoArgs) -> anyhow::Result<()> {
     let one_way = Duration::from_millis(u64::from(args.round_trip_ms)) / 2;
     let region = usize::from(args.bookies);
     let mut gateways: Vec<Gateway> = Vec::new();
-    let servers = LedgerServers::start(&args.common.bookkeeper, region, region, |told, listens| {
-        gateways.push(lines.open_at(told, listens, one_way)?);
-        Ok(())
-    })?;
+    let servers =
+        LedgerServers::start(&args.common.bookkeeper, ServerSize::Small, region, region, |told, listens| {
+            gateways.push(lines.open_at(told, listens, one_way)?);
+            Ok(())
+        })?;
     let place = |(number, bookie): (usize, &String)| {
         let (region, rack) = (if number < region { "west" } else { "east" }, number % region);
         format!("\"{bookie}\" = \"/{region}/rack{rack}\"")

@@ -23,7 +23,7 @@ use tailwater_load::system::{Workspace, WorkspaceArgs, agent, free_address};
 
 use super::{LogTimes, number};
 use crate::compare::series::Series;
-use crate::ledger_servers::LedgerServers;
+use crate::ledger_servers::{LedgerServers, ServerSize};
 use crate::program::{result_of, run_to_end};
 
 /// How long a server may take to start, and a run to end behind what is measured.
@@ -300,11 +300,17 @@ impl Runs<'_> {
     }
 }
 
+/// Where a broker has its data, and where it and its controller listen.
+struct BrokerPlace {
+    dir: PathBuf,
+    clients: SocketAddr,
+    controller: SocketAddr,
+}
+
 /// Three brokers of one cluster.
 struct Brokers {
     script: PathBuf,
-    /// Where each has its data, and where it answers.
-    each: Vec<(PathBuf, SocketAddr)>,
+    each: Vec<BrokerPlace>,
     processes: Vec<u32>,
 }
 
@@ -314,7 +320,10 @@ impl Brokers {
             script.canonicalize().with_context(|| format!("{}: no such script", script.display()))?;
         let installed = Process::new(script.with_file_name("install")).arg("kafka").status()?;
         anyhow::ensure!(installed.success(), "Kafka can't be installed");
-        let place = |number: usize| Ok((dir.join(format!("kafka{number}")), free_address()?));
+        let place = |number: usize| {
+            let dir = dir.join(format!("kafka{number}"));
+            Ok(BrokerPlace { dir, clients: free_address()?, controller: free_address()? })
+        };
         let each = (0..SERVERS).map(place).collect::<anyhow::Result<Vec<_>>>()?;
         let mut brokers = Self { script, each, processes: Vec::new() };
         // None is ready before another one is there, too.
@@ -323,24 +332,22 @@ impl Brokers {
             let status = started?.wait()?;
             anyhow::ensure!(status.success(), "{} start: {status}", brokers.script.display());
         }
-        for (dir, _) in &brokers.each {
-            let pid = std::fs::read_to_string(dir.join("pid")).context("a broker without a pid file")?;
+        for place in &brokers.each {
+            let pid =
+                std::fs::read_to_string(place.dir.join("pid")).context("a broker without a pid file")?;
             brokers.processes.push(pid.trim().parse()?);
         }
         Ok(brokers)
     }
 
     fn command(&self, what: &str, number: usize) -> Process {
-        let (dir, address) = &self.each[number];
-        // Its controller listens one above.
-        let voter = |(number, (_, address)): (usize, &(PathBuf, SocketAddr))| {
-            format!("{}@{}:{}", number + 1, address.ip(), address.port() + 1)
-        };
-        let voters: Vec<String> = self.each.iter().enumerate().map(voter).collect();
+        let BrokerPlace { dir, clients, controller } = &self.each[number];
+        let voters = (1..).zip(&self.each).map(|(id, place)| format!("{id}@{}", place.controller));
+        let voters: Vec<String> = voters.collect();
         let mut command = Process::new(&self.script);
         command.arg(what).arg(dir).stdin(Stdio::null()).stdout(Stdio::null());
-        command.env("KAFKA_PORT", address.port().to_string()).env("KAFKA_ID", (number + 1).to_string());
-        command.env("KAFKA_VOTERS", voters.join(","));
+        command.env("KAFKA_PORT", clients.port().to_string()).env("KAFKA_ID", (number + 1).to_string());
+        command.env("KAFKA_CONTROLLER", controller.port().to_string()).env("KAFKA_VOTERS", voters.join(","));
         command
     }
 
@@ -349,7 +356,7 @@ impl Brokers {
     }
 
     fn at(&self) -> String {
-        let each: Vec<String> = self.each.iter().map(|(_, address)| address.to_string()).collect();
+        let each: Vec<String> = self.each.iter().map(|place| place.clients.to_string()).collect();
         each.join(",")
     }
 
@@ -378,7 +385,7 @@ struct LedgerNodes {
 
 impl LedgerNodes {
     fn start(script: &Path, workspace: &Workspace) -> anyhow::Result<Self> {
-        let servers = LedgerServers::start(script, SERVERS, 0, |_, _| Ok(()))?;
+        let servers = LedgerServers::start(script, ServerSize::Large, SERVERS, 0, |_, _| Ok(()))?;
         let mut nodes = Self { children: Vec::new(), kafka: Vec::new(), servers };
         for number in 0..SERVERS {
             nodes.start_node(number, workspace)?;

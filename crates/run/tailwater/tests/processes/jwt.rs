@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::logins::{try_listen, wait_for_end};
 use crate::support::kafka::program;
-use crate::support::{Node, told, wait_for};
+use crate::support::{Node, free_port, told, wait_for};
 
 /// An issuer's key.
 struct Signing {
@@ -81,6 +81,10 @@ fn is_known(node: &Node, token: &str) -> (bool, String) {
 /// A node whose Kafka clients log in over TLS, and which takes the tokens of the issuer whose keys are at `jwks`; its
 /// files are in `dir`.
 fn node(dir: &Path, jwks: &str) -> Node {
+    node_with(dir, jwks, &[])
+}
+
+fn node_with(dir: &Path, jwks: &str, more: &[(&str, &str)]) -> Node {
     let (ok, _, err) = told(crate::support::tailwater().args(["init", "--tls", "--dir"]).arg(dir), "");
     assert!(ok, "{err}");
     let path = |name: &str| dir.join(name).to_str().expect("text").to_owned();
@@ -95,7 +99,7 @@ fn node(dir: &Path, jwks: &str) -> Node {
         ("TAILWATER_ACCESS__JWT__AUDIENCE", "[\"tailwater\"]"),
         ("TAILWATER_ACCESS__JWT__JWKS", jwks),
     ];
-    Node::start_with(&dir.join("data"), &[], &variables)
+    Node::start_with(&dir.join("data"), &[], &[&variables[..], more].concat())
 }
 
 #[test]
@@ -166,4 +170,65 @@ fn java_shows_its_next_token_on_the_connections_that_it_has_before_the_time_of_t
         assert!(ok, "{out}\n{err}\n{}", node.process.log());
     });
     assert!(node.metric("tailwater_logins_total").expect("a metric") >= 4.0);
+}
+
+#[test]
+fn clients_that_others_wrote_log_in_by_each_mechanism_in_tls_and_by_a_certificate() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let issuer = Signing::new("key");
+    let jwks = publish(Arc::new(Mutex::new(issuer.jwks())));
+    let certificates = format!("localhost:{}", free_port());
+    let listeners =
+        format!("[{{listen=\"{}\", tls=true, login=false}}]", certificates.replace("localhost", "127.0.0.1"));
+    let client_ca = dir.path().join("ca.pem");
+    let mut node = node_with(
+        dir.path(),
+        &jwks,
+        &[
+            ("TAILWATER_KAFKA__LISTENERS", listeners.as_str()),
+            ("TAILWATER_TLS__CLIENT_CA", client_ca.to_str().expect("text")),
+            ("TAILWATER_TLS__CLIENT_CERTIFICATES", "optional"),
+            ("TAILWATER_ACCESS__RULES", "report"),
+            ("TAILWATER_ACCESS__SUPER_USERS", "[\"ops\"]"),
+        ],
+    );
+    for user in ["ops", "orders"] {
+        let added = node.output(&["user", "add", user], b"correct horse\n");
+        assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+    }
+    node.run(&["stream", "create", "logins"]);
+    // That the node has started is asked by nobody known.
+    node.run(&["acl", "add", "--user", "anonymous", "--allow", "describe", "--node"]);
+    for user in ["orders", "jwt:app", "CN=admin"] {
+        node.run(&[
+            "acl",
+            "add",
+            "--user",
+            user,
+            "--allow",
+            "write,read",
+            "--topic",
+            "logins",
+            "--group",
+            "nobody",
+        ]);
+    }
+    wait_for("the key", || is_known(&node, &issuer.token("app")).0.then_some(()));
+    assert!(node.process.stop());
+    node.restart_with(&[("TAILWATER_ACCESS__RULES", "enforce")]);
+    std::fs::write(path("token"), issuer.token("app")).expect("written");
+    let file = format!(
+        "ca={}\nuser=orders\npassword=correct horse\ntoken={}\ntoken.file={}\ncertificates={certificates}\ncertificate={}\n",
+        path("ca.pem"),
+        issuer.token("app"),
+        path("token"),
+        path("admin.pem")
+    );
+    std::fs::write(path("logins"), file).expect("written");
+    let kafka = node.kafka.replace("127.0.0.1", "localhost");
+    for client in ["librdkafka.py", "kafka_python.py", "Clients.java", "main.go"] {
+        let (ok, out, err) = told(program(client).args([&kafka, "logins", &path("logins")]), "");
+        assert!(ok, "{client}: {out}\n{err}\n{}", node.process.log());
+    }
 }

@@ -134,7 +134,8 @@ fn who_has_rights_goes_on_while_rules_go_from_off_to_report_to_enforce() {
     node.run(&["acl", "add", "--user", "orders", "--allow", "write,read", "--topic", "news"]);
     let kcat = |node: &Node| {
         let mut command = Command::new("kcat");
-        command.args(["-b", &node.kafka, "-X", "broker.address.family=v4", "-q", "-t", "news"]);
+        // It goes on where its one broker is away.
+        command.args(["-b", &node.kafka, "-X", "broker.address.family=v4", "-q", "-E", "-t", "news"]);
         command.args(["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=SCRAM-SHA-256"]);
         command.args(["-X", "sasl.username=orders", "-X", "sasl.password=correct horse"]);
         command

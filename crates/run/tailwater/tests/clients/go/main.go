@@ -3,15 +3,21 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 const begin = 1_700_000_000_000
@@ -20,7 +26,7 @@ var server = os.Args[1]
 
 func main() {
 	log.SetFlags(0)
-	scenarios := map[string]func(context.Context){"records": records, "admin": admin, "group": group}
+	scenarios := map[string]func(context.Context){"records": records, "admin": admin, "group": group, "logins": logins}
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Second)
 	defer cancel()
 	scenarios[os.Args[2]](ctx)
@@ -39,6 +45,41 @@ func must[T any](value T, err error) T {
 
 func client(options ...kgo.Opt) *kgo.Client {
 	return must(kgo.NewClient(append(options, kgo.SeedBrokers(server))...))
+}
+
+// In TLS by each mechanism, and by a certificate alone: `clients SERVER logins FILE`, which has files and secrets.
+func logins(ctx context.Context) {
+	at := map[string]string{}
+	for _, line := range strings.Split(strings.TrimSpace(string(must(os.ReadFile(os.Args[3])))), "\n") {
+		name, value, _ := strings.Cut(line, "=")
+		at[name] = value
+	}
+	roots := x509.NewCertPool()
+	check(roots.AppendCertsFromPEM(must(os.ReadFile(at["ca"]))), "a CA")
+	encrypted := &tls.Config{RootCAs: roots}
+	shown := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{must(tls.LoadX509KeyPair(at["certificate"], at["certificate"]))}}
+	password := scram.Auth{User: at["user"], Pass: at["password"]}
+	for mechanism, login := range map[string][]kgo.Opt{
+		"PLAIN":         {kgo.DialTLSConfig(encrypted), kgo.SASL(plain.Auth{User: at["user"], Pass: at["password"]}.AsMechanism())},
+		"SCRAM-SHA-256": {kgo.DialTLSConfig(encrypted), kgo.SASL(password.AsSha256Mechanism())},
+		"SCRAM-SHA-512": {kgo.DialTLSConfig(encrypted), kgo.SASL(password.AsSha512Mechanism())},
+		"OAUTHBEARER":   {kgo.DialTLSConfig(encrypted), kgo.SASL(oauth.Auth{Token: at["token"]}.AsMechanism())},
+		"certificate":   {kgo.DialTLSConfig(shown), kgo.SeedBrokers(at["certificates"])},
+	} {
+		open := func(more ...kgo.Opt) *kgo.Client {
+			return must(kgo.NewClient(append(append([]kgo.Opt{kgo.SeedBrokers(server)}, login...), more...)...))
+		}
+		producer := open(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		record := &kgo.Record{Topic: "logins", Partition: 0, Value: []byte(mechanism)}
+		check(producer.ProduceSync(ctx, record).FirstErr() == nil, "%s writes", mechanism)
+		producer.Close()
+		from := map[string]map[int32]kgo.Offset{"logins": {0: kgo.NewOffset().At(record.Offset)}}
+		consumer := open(kgo.ConsumePartitions(from))
+		fetches := consumer.PollFetches(ctx)
+		check(fetches.Err() == nil, "%s: %v", mechanism, fetches.Err())
+		check(string(fetches.Records()[0].Value) == mechanism, "%s reads", mechanism)
+		consumer.Close()
+	}
 }
 
 // Every codec comes back whole, in order and with its time; producers are idempotent by default.

@@ -49,6 +49,7 @@ public class Clients {
             case "acls" -> acls();
             case "passwords" -> passwords();
             case "reauthenticates" -> reauthenticates();
+            case "logins" -> logins();
             case "quotas" -> quotas();
             default -> throw new IllegalArgumentException(args[1]);
         }
@@ -132,6 +133,48 @@ public class Clients {
                 producer.send(record).get(300, TimeUnit.SECONDS);
             } while (metric(producer, "connection-creation-total") != connections);
             same(0.0, metric(producer, "failed-reauthentication-total"));
+        }
+    }
+
+    // In TLS by each mechanism, and by a certificate alone; what is given is no configuration, but has files and secrets.
+    static void logins() throws Exception {
+        var at = new Properties();
+        at.putAll(given);
+        given.clear();
+        var file = at.getProperty("token.file");
+        System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", "file://" + file);
+        System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.files", file);
+        var tls = List.<Object>of("ssl.truststore.type", "PEM", "ssl.truststore.location", at.getProperty("ca"));
+        var password = " required username=\"" + at.getProperty("user") + "\" password=\"" + at.getProperty("password") + "\";";
+        for (var mechanism : List.of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate")) {
+            var login = new ArrayList<Object>(tls);
+            if (mechanism.equals("certificate")) {
+                login.addAll(List.of("bootstrap.servers", at.getProperty("certificates"), "security.protocol", "SSL",
+                    "ssl.keystore.type", "PEM", "ssl.keystore.location", at.getProperty("certificate")));
+            } else {
+                var module = "org.apache.kafka.common.security." + switch (mechanism) {
+                    case "PLAIN" -> "plain.PlainLoginModule" + password;
+                    case "OAUTHBEARER" -> "oauthbearer.OAuthBearerLoginModule required;";
+                    default -> "scram.ScramLoginModule" + password;
+                };
+                login.addAll(List.of("security.protocol", "SASL_SSL", "sasl.mechanism", mechanism, "sasl.jaas.config", module));
+            }
+            if (mechanism.equals("OAUTHBEARER")) {
+                login.addAll(List.of("sasl.oauthbearer.token.endpoint.url", "file://" + file, "sasl.login.callback.handler.class",
+                    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"));
+            }
+            var place = new TopicPartition("logins", 0);
+            long offset;
+            try (var producer = producer(login.toArray())) {
+                offset = producer.send(new ProducerRecord<>("logins", 0, "java", mechanism)).get(300, TimeUnit.SECONDS).offset();
+            }
+            try (var consumer = consumer(login.toArray())) {
+                consumer.assign(List.of(place));
+                consumer.seek(place, offset);
+                var records = consumer.poll(Duration.ofSeconds(1));
+                while (records.isEmpty()) records = consumer.poll(Duration.ofSeconds(1));
+                same(mechanism, records.iterator().next().value());
+            }
         }
     }
 

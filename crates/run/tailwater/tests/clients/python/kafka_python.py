@@ -8,6 +8,7 @@ import time
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import CommitFailedError, RebalanceInProgressError
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 SERVER = sys.argv[1]
 PATIENCE = 300
@@ -151,4 +152,34 @@ def group():
     admin.close()
 
 
-{"records": records, "group": group}[sys.argv[2]]()
+def logins():
+    """In TLS by each mechanism, and by a certificate alone: SERVER logins FILE, which has files and secrets."""
+    with open(sys.argv[3]) as file:
+        at = dict(line.rstrip("\n").split("=", 1) for line in file)
+
+    class Token(AbstractTokenProvider):
+        def token(self):
+            return at["token"]
+
+    for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate"]:
+        login = {"bootstrap_servers": SERVER, "security_protocol": "SASL_SSL", "ssl_cafile": at["ca"]}
+        if mechanism == "certificate":
+            login |= {"bootstrap_servers": at["certificates"], "security_protocol": "SSL"}
+            login |= {"ssl_certfile": at["certificate"], "ssl_keyfile": at["certificate"]}
+        elif mechanism == "OAUTHBEARER":
+            login |= {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": Token()}
+        else:
+            login |= {"sasl_mechanism": mechanism, "sasl_plain_username": at["user"]}
+            login |= {"sasl_plain_password": at["password"]}
+        producer = KafkaProducer(acks="all", **login)
+        sent = producer.send("logins", value=mechanism.encode(), partition=0).get(PATIENCE)
+        producer.close()
+        consumer = KafkaConsumer(consumer_timeout_ms=PATIENCE * 1000, **login)
+        place = TopicPartition("logins", 0)
+        consumer.assign([place])
+        consumer.seek(place, sent.offset)
+        assert next(consumer).value == mechanism.encode(), mechanism
+        consumer.close()
+
+
+{"records": records, "group": group, "logins": logins}[sys.argv[2]]()

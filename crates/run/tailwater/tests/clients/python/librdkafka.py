@@ -30,7 +30,7 @@ def producer(**more):
 
 def consumer(**more):
     wanted = {"bootstrap.servers": SERVER, "group.id": "nobody", "enable.auto.commit": False, "check.crcs": True}
-    return Consumer({**wanted, **{name.replace("_", "."): value for name, value in more.items()}})
+    return Consumer({**wanted, **{name if name.endswith("_cb") else name.replace("_", "."): value for name, value in more.items()}})
 
 
 def done(futures):
@@ -380,7 +380,31 @@ def oauth():
         wrong.poll(PATIENCE)
 
 
+def logins():
+    """In TLS by each mechanism, and by a certificate alone: SERVER logins FILE, which has files and secrets."""
+    with open(sys.argv[3]) as file:
+        at = dict(line.rstrip("\n").split("=", 1) for line in file)
+    for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate"]:
+        login = {"security_protocol": "SASL_SSL", "ssl_ca_location": at["ca"]}
+        if mechanism == "certificate":
+            login |= {"bootstrap_servers": at["certificates"], "security_protocol": "SSL"}
+            login |= {"ssl_certificate_location": at["certificate"], "ssl_key_location": at["certificate"]}
+        elif mechanism == "OAUTHBEARER":
+            login |= {"sasl_mechanism": mechanism, "oauth_cb": lambda _: (at["token"], time.time() + 3_600)}
+        else:
+            login |= {"sasl_mechanism": mechanism, "sasl_username": at["user"], "sasl_password": at["password"]}
+        sender, sent = producer(**login), []
+        sender.produce("logins", mechanism, partition=0, on_delivery=lambda error, record: sent.append((error, record)))
+        assert sender.flush(PATIENCE) == 0 and sent[0][0] is None, (mechanism, sent)
+        reader = consumer(**login)
+        reader.assign([TopicPartition("logins", 0, sent[0][1].offset())])
+        record = reader.poll(PATIENCE)
+        assert record and record.error() is None and record.value() == mechanism.encode(), (mechanism, record and (record.error(), record.value()))
+        reader.close()
+
+
 SCENARIOS = {
+    "logins": logins,
     "oauth": oauth,
     "records": records,
     "pipelines": pipelines,
