@@ -264,6 +264,28 @@ async fn a_connection_that_ends_says_so_and_what_was_written_in_parts_arrives_wh
 }
 
 #[tokio::test]
+async fn a_client_that_takes_new_keys_again_and_again_goes_on_in_both_directions() {
+    let world = World::start(TlsConfig::default()).await;
+    let (socket, tcp) = world.pair().await;
+    let acceptor = world.acceptor();
+    let connecting = world.spawn(Side::new(&world).connect(tcp));
+    let stream = acceptor.handshake(socket).await.expect("let in");
+    let mut client = connecting.await.expect("no panic").expect("connected");
+    // Who reads and who writes may be apart: new keys are asked for where is read, and begin where is written.
+    let (mut reads, mut writes) = stream.into_split();
+    for number in 0..10_u8 {
+        client.get_mut().1.refresh_traffic_keys().expect("TLS 1.3 has that");
+        client.write_all(&[number; 100]).await.expect("sent");
+        let mut read = [0; 100];
+        reads.read_exact(&mut read).await.expect("read by the new keys");
+        writes.write_all(&read).await.expect("written");
+        writes.flush().await.expect("flushed");
+        client.read_exact(&mut read).await.expect("written by the new keys");
+        assert_eq!(read, [number; 100]);
+    }
+}
+
+#[tokio::test]
 async fn a_plain_listener_knows_a_client_that_speaks_tls_to_it() {
     let world = World::start(TlsConfig::default()).await;
     let acceptor = tailwater_tls::Acceptor::plain();

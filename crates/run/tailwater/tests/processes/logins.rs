@@ -186,6 +186,7 @@ fn kcat_logs_in_with_its_password_alone_where_the_connection_is_encrypted() {
         ("TAILWATER_TLS__KEY", key.as_str()),
         ("TAILWATER_TLS__LISTENERS", "named"),
         ("TAILWATER_KAFKA__TLS", "true"),
+        ("TAILWATER_BROADCAST__HTTP__TLS", "true"),
     ];
     let node = node(&dir, &tls);
     let ca = format!("ssl.ca.location={}", path("ca.pem"));
@@ -208,6 +209,34 @@ fn kcat_logs_in_with_its_password_alone_where_the_connection_is_encrypted() {
     fails_until_line(&node, &["can't log in", "user=\"orders\""], || {
         kcat_as(&node, "PLAIN", "wrong horse", &quick, &["-L"], "").0
     });
+    curl_listens_with_a_token(&node, &path("ca.pem"), token);
+}
+
+/// As a program does, and as a browser's EventSource has to, which can set no header.
+#[cfg(feature = "tls")]
+fn curl_listens_with_a_token(node: &Node, ca: &str, token: &str) {
+    let view: serde_json::Value =
+        serde_json::from_str(&node.get("/v1/node").expect("it answers")).expect("JSON");
+    let port = view["broadcast"]["http"].as_str().and_then(|at| at.rsplit_once(':')).expect("an address").1;
+    let base = format!("https://localhost:{port}/v1/events?stream=local/s");
+    let curl = |more: &[&str], url: &str| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sSN", "--noproxy", "*", "--cacert", ca, "-H", "Accept: text/event-stream"])
+            .args(more)
+            .arg(url);
+        curl
+    };
+    let header = format!("Authorization: Bearer {token}");
+    let in_query = format!("{base}&access_token={token}");
+    for (more, url) in [(&["-H", header.as_str()][..], &base), (&[], &in_query)] {
+        let events = Follower::of(&mut curl(more, url));
+        let first =
+            wait_for("an event", || Some(events.next()).filter(|line| !matches!(line.as_str(), "" | ":")));
+        assert!(first.starts_with("id: "), "{first}");
+    }
+    let wrong = format!("{base}&access_token={token}x");
+    let (ok, out, err) = told(&mut curl(&["-w", "%{http_code}"], &wrong), "");
+    assert!(ok && out.ends_with("401"), "{out} {err}");
 }
 
 /// Why a login is refused: Kafka's code, and the words.
@@ -260,6 +289,38 @@ async fn ask(stream: &mut TcpStream, api: u16, version: u16, body: &[u8]) -> Opt
     let mut answer = vec![0; length as usize];
     stream.read_exact(&mut answer).await.ok()?;
     Some(answer.split_off(4))
+}
+
+#[test]
+fn what_is_too_long_for_a_login_ends_its_own_connection_only() {
+    need("kcat");
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, &[]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let connect = async || TcpStream::connect(&node.kafka).await.expect("it listens");
+    for announced in [(64 << 10) + 1, i32::MAX, -1, 0] {
+        runtime.block_on(async {
+            let mut stream = connect().await;
+            stream.write_all(&announced.to_be_bytes()).await.expect("sent");
+            // What comes with it may be reset with the connection.
+            let _ = stream.write_all(&[0; 100]).await;
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            assert!(answer.is_empty(), "{announced}: {answer:?}");
+        });
+    }
+    let refused = runtime.block_on(async {
+        let mut stream = connect().await;
+        // The mechanism's length and its name.
+        let chosen = [&[0, 13][..], b"SCRAM-SHA-256"].concat();
+        ask(&mut stream, 17, 1, &chosen).await.expect("an answer");
+        authenticate(&mut stream, &format!("n,,n=orders,r={}", "a".repeat(5_000))).await
+    });
+    let (code, why) = refused.expect("an answer").expect_err("it is refused");
+    assert!(code == 58 && why.contains("too long"), "{code} {why}");
+    let plaintext = ["-X", "security.protocol=SASL_PLAINTEXT"];
+    let (ok, _, err) = kcat_as(&node, "SCRAM-SHA-256", "correct horse", &plaintext, &["-L"], "");
+    assert!(ok, "{err}");
 }
 
 #[test]
