@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::UnixTime;
 use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{AlertDescription, CertificateError, RootCertStore};
@@ -20,7 +20,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
 use crate::acceptor::HandshakeError;
-use crate::config::{ClientCertificates, TlsConfig, TlsError, TlsVersion};
+use crate::by_name::{Certified, CertifiedByName, NamedFile, certificates};
+use crate::config::{ClientCertificates, FurtherCertificate, TlsConfig, TlsError, TlsVersion};
 use crate::limits::{EXPIRY_WARNING, FILE_BYTES_MAX, HANDSHAKE_DEADLINE, HANDSHAKES_MAX, LOOK_EVERY};
 use crate::parsed::ParsedCertificate;
 use crate::stats::TlsStats;
@@ -28,6 +29,10 @@ use crate::stream::PeerStream;
 
 /// How often it is said that a certificate ends soon.
 const EXPIRY_TOLD_EVERY: Duration = Duration::from_secs(86_400);
+
+/// How the configuration names what files are in.
+const FIRST: &str = "[tls]";
+const FURTHER: &str = "[[tls.certificates]]";
 
 /// What the beginning of a client's bytes is looked at for.
 const OPENING_BYTES: usize = 8;
@@ -74,6 +79,8 @@ struct CertificateFiles {
     certificate: Vec<u8>,
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
+    /// Each further certificate, and its key.
+    further: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl std::fmt::Debug for Certificates {
@@ -328,17 +335,25 @@ impl CertificateFiles {
     fn read(env: &Env, config: &TlsConfig, certificate: &Path) -> Result<Self, TlsError> {
         let key = config.key.as_deref().unwrap_or(certificate);
         let client_ca = config.client_ca.as_deref();
+        let of_names = |further: &FurtherCertificate| {
+            let key = further.key.as_deref().unwrap_or(&further.certificate);
+            Ok((read(env, FURTHER, "certificate", &further.certificate)?, read(env, FURTHER, "key", key)?))
+        };
         Ok(Self {
-            certificate: read(env, "certificate", certificate)?,
-            key: read(env, "key", key)?,
-            client_ca: client_ca.map(|path| read(env, "client_ca", path)).transpose()?,
+            certificate: read(env, FIRST, "certificate", certificate)?,
+            key: read(env, FIRST, "key", key)?,
+            client_ca: client_ca.map(|path| read(env, FIRST, "client_ca", path)).transpose()?,
+            further: config.certificates.iter().map(of_names).collect::<Result<_, TlsError>>()?,
         })
     }
 
     /// What differs where any of the files does.
     fn fingerprint(&self) -> u64 {
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
-        for file in [&self.certificate, &self.key, self.client_ca.as_ref().unwrap_or(&Vec::new())] {
+        let none = Vec::new();
+        let first = [&self.certificate, &self.key, self.client_ca.as_ref().unwrap_or(&none)];
+        let further = self.further.iter().flat_map(|(certificate, key)| [certificate, key]);
+        for file in first.into_iter().chain(further) {
             hash.update(&(file.len() as u64).to_le_bytes());
             hash.update(file);
         }
@@ -346,21 +361,18 @@ impl CertificateFiles {
     }
 
     fn load(&self, env: &Env, config: &TlsConfig) -> Result<Loaded, TlsError> {
-        let at = |key: &str, path: &Option<std::path::PathBuf>, why: String| {
-            TlsError(format!("[tls] {key} = {:?} {why}", path.as_deref().unwrap_or(Path::new(""))))
-        };
-        let in_certificate = |why| at("certificate", &config.certificate, why);
-        let key_path = if config.key.is_some() { &config.key } else { &config.certificate };
-        let chain = certificates(&self.certificate).map_err(in_certificate)?;
-        let mut parsed = Vec::new();
-        for certificate in &chain {
-            parsed.push(ParsedCertificate::of(certificate).map_err(in_certificate)?);
-        }
-        let expires_ms = parsed.iter().map(|parsed| parsed.not_after_ms).min().unwrap_or(0);
-        let own = parsed.into_iter().next().ok_or_else(|| in_certificate("has no certificate".to_owned()))?;
-        let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|why| at("key", key_path, format!("has no private key in PEM: {why}")))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let Certified { key: first, own, mut expires_ms } = self.first(&provider, config)?;
+        let mut certified = CertifiedByName { first, further: Vec::new() };
+        for (named, (certificate, key)) in config.certificates.iter().zip(&self.further) {
+            let FurtherCertificate { certificate: path, key: key_path } = named;
+            let of_key = key_path.as_deref().unwrap_or(path);
+            let certificate = NamedFile { section: FURTHER, key: "certificate", path, pem: certificate };
+            let key = NamedFile { section: FURTHER, key: "key", path: of_key, pem: key };
+            let further = Certified::read(&provider, &certificate, &key)?;
+            expires_ms = expires_ms.min(further.expires_ms);
+            certified.further.push(further.key);
+        }
         let versions: &[&rustls::SupportedProtocolVersion] = match config.min_version {
             TlsVersion::V13 => &[&rustls::version::TLS13],
             TlsVersion::V12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
@@ -372,7 +384,8 @@ impl CertificateFiles {
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(pem) => {
-                let in_ca = |why| at("client_ca", &config.client_ca, why);
+                let path = config.client_ca.as_deref().unwrap_or(Path::new(""));
+                let in_ca = |why| TlsError(format!("{FIRST} client_ca = {path:?} {why}"));
                 let mut roots = RootCertStore::empty();
                 for certificate in certificates(pem).map_err(in_ca)? {
                     roots
@@ -387,18 +400,21 @@ impl CertificateFiles {
                 builder.with_client_cert_verifier(verifier.build().map_err(|why| in_ca(why.to_string()))?)
             }
         };
-        let mut server = builder.with_single_cert(chain, key).map_err(|why| match why {
-            rustls::Error::InconsistentKeys(_) => {
-                at("key", key_path, "is not the key of the certificate".to_owned())
-            }
-            other => in_certificate(format!("can't be used: {other}")),
-        })?;
+        let mut server = builder.with_cert_resolver(Arc::new(certified));
         if self.client_ca.is_some() {
             // A session that is taken up again would let a client in whose certificate has expired meanwhile.
             server.session_storage = Arc::new(NoServerSessionStorage {});
             server.send_tls13_tickets = 0;
         }
         Ok(Loaded { server: Arc::new(server), own, expires_ms })
+    }
+
+    fn first(&self, provider: &CryptoProvider, config: &TlsConfig) -> Result<Certified, TlsError> {
+        let path = config.certificate.as_deref().unwrap_or(Path::new(""));
+        let of_key = config.key.as_deref().unwrap_or(path);
+        let certificate = NamedFile { section: FIRST, key: "certificate", path, pem: &self.certificate };
+        let key = NamedFile { section: FIRST, key: "key", path: of_key, pem: &self.key };
+        Certified::read(provider, &certificate, &key)
     }
 }
 
@@ -416,15 +432,8 @@ impl Loaded {
     }
 }
 
-/// The certificates of a PEM file, of which there is one at least.
-pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|why| format!("is no PEM: {why}"))?;
-    if found.is_empty() { Err("has no certificate in PEM".to_owned()) } else { Ok(found) }
-}
-
-fn read(env: &Env, key: &str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    read_file(env, path).map_err(|why| TlsError(format!("[tls] {key} = {path:?} {why}")))
+fn read(env: &Env, section: &str, key: &str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    read_file(env, path).map_err(|why| TlsError(format!("{section} {key} = {path:?} {why}")))
 }
 
 /// A file with certificates or a key.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::dialer::DialerConfig;
+use crate::limits::FURTHER_CERTIFICATES_MAX;
 
 /// What a build without TLS says to whoever wants it.
 pub(crate) const NO_TLS_IN_BUILD: &str = "but this build has no TLS: `make dist` makes target/dist/tailwater, which has it, \
@@ -28,6 +29,20 @@ pub struct TlsConfig {
     pub min_version: TlsVersion,
     /// Which listeners are encrypted that do not say.
     pub listeners: SecuredListeners,
+    /// Further certificates, each for clients that ask for one of its names. All others get the first one above.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub certificates: Vec<FurtherCertificate>,
+}
+
+/// A certificate for clients that ask for one of its names (SNI).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FurtherCertificate {
+    /// A PEM file with the certificate, and behind it those between it and its CA.
+    pub certificate: PathBuf,
+    /// A PEM file with its key. None is the file of the certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
 }
 
 /// Whether clients show certificates.
@@ -104,7 +119,20 @@ impl TlsConfig {
         has_tls: bool,
         listeners: impl IntoIterator<Item = (&'a str, Option<bool>)>,
     ) -> Result<(), String> {
+        if self.certificates.len() > FURTHER_CERTIFICATES_MAX {
+            return Err(format!(
+                "[[tls.certificates]] are {}, and {FURTHER_CERTIFICATES_MAX} at most: one certificate may have many names",
+                self.certificates.len()
+            ));
+        }
         if self.certificate.is_none() {
+            if let Some(further) = self.certificates.first() {
+                return Err(format!(
+                    "[[tls.certificates]] certificate = {:?} is for some names, and [tls] has no certificate for all \
+                     others: add certificate = \"FILE\" there",
+                    further.certificate
+                ));
+            }
             for (name, given) in [("key", &self.key), ("client_ca", &self.client_ca)] {
                 if let Some(path) = given {
                     return Err(format!(

@@ -38,6 +38,8 @@ pub fn use_everywhere() {
 #[cfg(feature = "rustls")]
 pub mod authority;
 #[cfg(feature = "rustls")]
+mod by_name;
+#[cfg(feature = "rustls")]
 mod certificates;
 #[cfg(not(feature = "rustls"))]
 #[path = "certificates_none.rs"]
@@ -58,7 +60,7 @@ mod trust;
 pub use acceptor::{Acceptor, HandshakeError};
 pub use certificates::Certificates;
 pub use channel::Channel;
-pub use config::{ClientCertificates, SecuredListeners, TlsConfig, TlsError, TlsVersion};
+pub use config::{ClientCertificates, FurtherCertificate, SecuredListeners, TlsConfig, TlsError, TlsVersion};
 pub use dialer::{DialError, Dialer, DialerConfig};
 pub use halves::{PeerReadHalf, PeerWriteHalf};
 pub use identity::ClientIdentity;

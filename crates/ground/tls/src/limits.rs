@@ -31,3 +31,6 @@ pub const RELAY_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long before its end a certificate is worth a warning.
 pub const EXPIRY_WARNING: Duration = Duration::from_secs(30 * 86_400);
+
+/// Certificates of a node besides its first one. A client's handshake looks through them.
+pub const FURTHER_CERTIFICATES_MAX: usize = 100;

@@ -15,7 +15,8 @@ use tailwater_env::{Env, Instant};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::certificates::{EnvTime, certificates, read_file};
+use crate::by_name::certificates;
+use crate::certificates::{EnvTime, read_file};
 use crate::config::TlsError;
 use crate::dialer::{DialError, DialerConfig};
 use crate::limits::{HANDSHAKE_DEADLINE, LOOK_EVERY};

@@ -264,6 +264,47 @@ async fn a_connection_that_ends_says_so_and_what_was_written_in_parts_arrives_wh
 }
 
 #[tokio::test]
+async fn a_client_gets_the_certificate_of_the_name_that_it_asks_for_and_the_first_one_for_others() {
+    let mut world = World::start(TlsConfig::default()).await;
+    let further = vec![
+        world.write_further("shop.pem", &["shop.example"]),
+        world.write_further("any.pem", &["*.shop.example", "other.example"]),
+    ];
+    world.with_further(further.clone());
+    let _watch = world.certificates().watch();
+    for (name, is_known) in [
+        ("localhost", true),
+        ("127.0.0.1", true),
+        ("shop.example", true),
+        ("eu.shop.example", true),
+        ("other.example", true),
+        ("a.eu.shop.example", false),
+        ("shop.example.org", false),
+    ] {
+        let acceptor = world.acceptor();
+        let (socket, tcp) = world.pair().await;
+        let dialling = world.spawn(dial(tcp, Side::new(&world).asking_for(name)));
+        let accepted = acceptor.handshake(socket).await;
+        if let Ok(mut stream) = accepted {
+            echo(&mut stream).await;
+        }
+        let dialled = dialling.await.expect("no panic");
+        assert_eq!(dialled.is_ok(), is_known, "{name}: {dialled:?}");
+    }
+    // It is read again as the others are.
+    world.write_further("shop.pem", &["new.example"]);
+    world.certificates().look();
+    world.until(|| world.certificates().stats().reloads == 1).await;
+    known(&world, Side::new(&world).asking_for("new.example")).await.expect("the new one");
+    std::fs::write(world.path("any.pem"), "nothing").expect("written");
+    let error = tailwater_tls::Certificates::open(&world.env, &world.config).expect_err("no certificate");
+    assert!(error.to_string().contains("[[tls.certificates]] certificate = "), "{error}");
+    let alone = TlsConfig { certificates: further, ..TlsConfig::default() };
+    let error = alone.check(true, []).expect_err("there is no first one");
+    assert!(error.contains("[tls] has no certificate for all others"), "{error}");
+}
+
+#[tokio::test]
 async fn a_client_that_takes_new_keys_again_and_again_goes_on_in_both_directions() {
     let world = World::start(TlsConfig::default()).await;
     let (socket, tcp) = world.pair().await;

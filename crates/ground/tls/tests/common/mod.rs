@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tailwater_env::Env;
 use tailwater_tls::authority::{Authority, CertificateWanted, Issued};
-use tailwater_tls::{Acceptor, Certificates, ClientCertificates, PeerStream, TlsConfig};
+use tailwater_tls::{Acceptor, Certificates, ClientCertificates, FurtherCertificate, PeerStream, TlsConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -40,6 +40,8 @@ pub struct Side {
     versions: Vec<&'static rustls::SupportedProtocolVersion>,
     shown: Option<Issued>,
     first_ca: String,
+    /// The node's name.
+    name: &'static str,
 }
 
 impl World {
@@ -113,6 +115,23 @@ impl World {
         while !done() {
             self.env.sleep(std::time::Duration::from_millis(5)).await;
         }
+    }
+
+    /// Writes a further certificate of the node, for these names, and its key.
+    pub fn write_further(&self, file: &str, hosts: &[&str]) -> FurtherCertificate {
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let wanted = CertificateWanted { name: file.to_owned(), hosts, is_server: true, days: 90 };
+        let issued = self.authorities.last().expect("one").issue(&wanted, self.env.wall_ms());
+        let issued = issued.expect("a certificate");
+        std::fs::write(self.path(file), format!("{}{}", issued.certificate, issued.key)).expect("written");
+        FurtherCertificate { certificate: self.path(file), key: None }
+    }
+
+    /// Reads the files anew, with these further certificates.
+    pub fn with_further(&mut self, further: Vec<FurtherCertificate>) {
+        self.config.certificates = further;
+        let certificates = Certificates::open(&self.env, &self.config);
+        self.certificates = certificates.expect("good files").expect("there are some");
     }
 
     /// A client's certificate that is good for so many days.
@@ -190,6 +209,7 @@ impl Side {
                 versions: rustls::ALL_VERSIONS.to_vec(),
                 shown: None,
                 first_ca: only.clone(),
+                name: "localhost",
             };
         };
         Self {
@@ -197,6 +217,7 @@ impl Side {
             versions: rustls::ALL_VERSIONS.to_vec(),
             shown: None,
             first_ca: first.certificate.clone(),
+            name: "localhost",
         }
     }
 
@@ -232,8 +253,13 @@ impl Side {
                 builder.with_client_auth_cert(chain, key).expect("a certificate")
             }
         };
-        let name = ServerName::try_from("localhost").expect("a name");
+        let name = ServerName::try_from(self.name).expect("a name");
         TlsConnector::from(Arc::new(config)).connect(name, tcp).await
+    }
+
+    /// One that asks for this name.
+    pub fn asking_for(self, name: &'static str) -> Self {
+        Self { name, ..self }
     }
 }
 
