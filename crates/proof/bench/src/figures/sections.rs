@@ -1,49 +1,33 @@
-//! The page: a section for each result.
+//! The pages of details: one for each part, with a section for each result.
 
 use std::fmt::Write;
 
 use crate::compare::series::Series;
 
 use super::history::Freshness;
-use super::recorded::{Bound, FOLDER, Machines, PagePart, Quantity, Recorded};
+use super::recorded::{self, Bound, PagePart, Quantity, Recorded};
 
-/// What stands above everything.
+/// Where the pages are, from the repository's root.
+pub const FOLDER: &str = "docs/figures";
+
+/// What stands at the head of each page.
 const INTRODUCTION: &str = "\
-# Benchmarks
-
-`make figures` makes this page and its pictures from the result files in [bench/results](../bench/results): change those.
-How to run each command: [crates/proof/bench/README.md](../crates/proof/bench/README.md); the peers, and how a run becomes a
-result file: [bench/README.md](../bench/README.md). What was learned by measuring: [notes](notes/README.md).
-
-- Commands that begin with `bench` are `tailwater bench …`.
-- What stands in one table was measured in one run, or in runs in turn. A figure of several runs is their median, with the least
-  and the most behind it; a ratio is that of each run.
-- Unless a command says otherwise, cells are at R=3.2 in six backend processes, messages have 1 KiB, every record is synced before
-  it is acknowledged and checked by every consumer, and nothing was lost, reordered or corrupted.
-- Clients and servers shared the machine's processors. The machines are small and virtual, and change from minute to minute: compare
-  figures of one table, not of two.
-- A figure is of its build. It is older than its code once a later commit has changed the code it is about, tests and comments apart.
-  How many have since is not on this page, as each commit changes that: `make figures` prints it.
+`make figures` makes this page and its pictures from the result files in [bench/results](../../bench/results): change those.
+[Benchmarks](../benchmarks.md) has every claim in one line, and says what holds for all tables and what the machines are.
 ";
 
-/// The whole page.
-pub fn write(machines: &Machines, results: &[Recorded], ages: &[Freshness]) -> String {
-    let mut text = INTRODUCTION.to_owned();
-    text += "\n| machine | what it is |\n|---|---|\n";
-    for (name, description) in machines {
-        // Writing to a string does not fail, here and below.
-        let _ = writeln!(text, "| {name} | {description} |");
-    }
-    summary(&mut text, results, ages);
-    let mut part = None;
-    for (result, age) in results.iter().zip(ages) {
-        if part != Some(result.part) {
-            part = Some(result.part);
-            let _ = write!(text, "\n## {}\n", heading(result.part));
-        }
+/// The page of a part, whose results and their ages these are.
+pub fn write(part: PagePart, results: &[(&Recorded, &Freshness)]) -> String {
+    let mut text = format!("# {}: figures\n\n{INTRODUCTION}", part.heading());
+    for (result, age) in results {
         section(&mut text, result, age);
     }
     text
+}
+
+/// A section's address, from the folder of the documents.
+pub fn address(result: &Recorded) -> String {
+    format!("figures/{}.md#{}", result.part.stem(), anchor(&result.title))
 }
 
 /// `page` without what it says about ages.
@@ -55,50 +39,9 @@ pub fn without_ages(page: &str) -> String {
 
 /// What a line that says how old something is begins with.
 const AGE: &str = "**Age:**";
-/// What the page's head says before those that are current.
-const CURRENT_ARE: &str = "as new as their code are:";
-
-fn heading(part: PagePart) -> &'static str {
-    match part {
-        PagePart::Appends => "The log: appends",
-        PagePart::SharedMemory => "The log: consumers in shared memory",
-        PagePart::Tcp => "The log: consumers over TCP",
-        PagePart::Modelled => "The log: large clusters, computed",
-        PagePart::Kafka => "Kafka's protocol",
-        PagePart::Ledgers => "Streams in ledgers",
-        PagePart::Cache => "The cache",
-        PagePart::Broadcast => "Broadcasts",
-        PagePart::Regions => "Broadcasts in simulated time",
-        PagePart::Queues => "Queues",
-        PagePart::Binary => "The binary",
-    }
-}
-
-/// Which aims are not reached, and how many results are as new as their code.
-fn summary(text: &mut String, results: &[Recorded], ages: &[Freshness]) {
-    let reached = |result: &&Recorded| {
-        let aims =
-            |figure: &Quantity| figure.aims.iter().all(|aim| enough(aim, &result.bounded(figure, aim)));
-        !result.figures.iter().all(aims)
-    };
-    let failed: Vec<_> = results.iter().filter(reached).map(link).collect();
-    let failed = if failed.is_empty() { "none".to_owned() } else { failed.join(", ") };
-    let current: Vec<_> = results
-        .iter()
-        .zip(ages)
-        .filter(|(_, age)| **age == Freshness::Current)
-        .map(|(result, _)| link(result))
-        .collect();
-    let current = if current.is_empty() { "none".to_owned() } else { current.join(", ") };
-    let _ = write!(text, "\n**Aims that are not reached:** {failed}.\n\n{AGE} {CURRENT_ARE} {current}.\n");
-}
-
-fn link(result: &Recorded) -> String {
-    format!("[{}](#{})", result.title, anchor(&result.title))
-}
 
 fn section(text: &mut String, result: &Recorded, age: &Freshness) {
-    let _ = write!(text, "\n### {}\n\n{}\n\n", result.title, result.claim);
+    let _ = write!(text, "\n## {}\n\n{}\n\n", result.title, result.claim);
     let figures: Vec<_> = result.figures.iter().filter(|figure| !figure.detail).collect();
     let aims = figures.iter().any(|figure| !figure.aims.is_empty());
     let mut columns = vec!["", &result.ours];
@@ -125,30 +68,40 @@ fn section(text: &mut String, result: &Recorded, age: &Freshness) {
     for command in &result.commands {
         let _ = writeln!(text, "    {command}");
     }
-    let (build, file) = (&result.build[..7], &result.name);
+    let (build, file, results) = (&result.build[..7], &result.name, recorded::FOLDER);
     let _ = writeln!(
         text,
-        "\nOn {}, {}, build `{build}`, {}; [all figures](../{FOLDER}/{file}.toml).\\",
+        "\nOn {}, {}, build `{build}`, {}; [all figures](../../{results}/{file}.toml).\\",
         result.machine, result.date, result.profile
     );
     let _ = writeln!(text, "{AGE} {}.", at_length(age));
     if let Some(file) = result.picture_file() {
         let title = result.picture.as_ref().map_or("", |picture| &picture.title);
-        let _ = write!(text, "\n![{title}](img/figures/{file})\n");
+        let _ = write!(text, "\n![{title}](../img/figures/{file})\n");
     }
 }
 
-/// Values as the figure has them, with no more than four digits if some are behind the point.
-fn shown(figure: &Quantity, values: &[f64]) -> String {
+/// Values as the figure has them, with no more than four digits if some are behind the point, and with a digit that is
+/// not 0 unless all are.
+pub fn shown(figure: &Quantity, values: &[f64]) -> String {
     let values = Series::of(values.iter().copied());
     let before = values.median().abs().max(1.0).log10() as i32 + 1;
-    values.show(figure.digits.min((4 - before).max(0)))
+    significant(&values, figure.digits.min((4 - before).max(0)))
+}
+
+/// `values` with `digits` behind the point, or with as many as the least of them needs if it is below 0.01.
+pub fn significant(values: &Series, digits: i32) -> String {
+    let least = values.values().iter().map(|value| value.abs()).filter(|&value| value > 0.0);
+    match least.reduce(f64::min).filter(|&least| least < 0.01) {
+        None => values.show(digits),
+        Some(least) => values.show(digits.max(-least.log10().floor() as i32)),
+    }
 }
 
 /// What an aim says, what came out if the table does not have it, and whether that is enough.
 fn aim_cell(result: &Recorded, figure: &Quantity, aim: &Bound) -> String {
     let came_out = result.bounded(figure, aim);
-    let shown = came_out.show(2);
+    let shown = significant(&came_out, 2);
     let verdict = if enough(aim, &came_out) { "reached" } else { "**not reached**" };
     let of_what = match (&aim.over, &aim.above) {
         (Some(name), _) => format!(" × {name}"),
@@ -162,7 +115,8 @@ fn aim_cell(result: &Recorded, figure: &Quantity, aim: &Bound) -> String {
     }
 }
 
-fn bounds(aim: &Bound) -> Option<String> {
+/// What an aim asks for, if it asks for something.
+pub fn bounds(aim: &Bound) -> Option<String> {
     let number =
         |bound: f64| if bound.fract() == 0.0 { Series::of([bound]).show(0) } else { bound.to_string() };
     match (aim.at_least.map(number), aim.at_most.map(number)) {
@@ -174,7 +128,7 @@ fn bounds(aim: &Bound) -> Option<String> {
 }
 
 /// The median decides.
-fn enough(aim: &Bound, came_out: &Series) -> bool {
+pub fn enough(aim: &Bound, came_out: &Series) -> bool {
     let median = came_out.median();
     aim.at_least.is_none_or(|least| median >= least) && aim.at_most.is_none_or(|most| median <= most)
 }
@@ -183,19 +137,11 @@ fn enough(aim: &Bound, came_out: &Series) -> bool {
 /// age can become so.
 const CURRENT: &str = "as new as its code";
 
-/// The results that `page`, made of `results`, calls current: in their sections, and at its head.
+/// Whether `page` calls `result` current.
 #[cfg(test)]
-pub fn called_current<'a>(page: &str, results: &'a [Recorded]) -> [Vec<&'a Recorded>; 2] {
-    let head = format!("{AGE} {CURRENT_ARE}");
-    let head = page.lines().find(|line| line.starts_with(&head)).unwrap_or_default();
-    let in_section = |result: &&Recorded| {
-        let title = format!("\n### {}\n", result.title);
-        let section = page.split_once(&title).map_or("", |(_, behind)| behind);
-        let section = section.split("\n### ").next().unwrap_or_default();
-        section.contains(&format!("\n{AGE} {CURRENT}."))
-    };
-    let at_head = |result: &&Recorded| head.contains(&link(result));
-    [results.iter().filter(in_section).collect(), results.iter().filter(at_head).collect()]
+pub fn calls_current(page: &str, result: &Recorded) -> bool {
+    let section = page.split_once(&format!("\n## {}\n", result.title)).map_or("", |(_, behind)| behind);
+    section.split("\n## ").next().unwrap_or_default().contains(&format!("\n{AGE} {CURRENT}."))
 }
 
 fn at_length(age: &Freshness) -> String {
