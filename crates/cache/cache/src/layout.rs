@@ -109,7 +109,7 @@ const HEADER_MOVED: u16 = 2;
 pub const ITEM_HEADER_BYTES: usize = 32;
 /// An item's bytes behind its value, where it has [`ItemExtras`] without a token.
 pub const EXTRAS_BYTES: usize = 16;
-/// An item's bytes behind its value, where it has [`ItemExtras`] with a token: the most there are.
+/// The same with a token: the most there are.
 pub const EXTRAS_BYTES_MAX: usize = 24;
 /// Flag of an item: it erases.
 const FLAG_TOMBSTONE: u16 = 1;

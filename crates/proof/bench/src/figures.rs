@@ -47,7 +47,7 @@ struct Args {
     command: Option<FigureCommand>,
 }
 
-/// What else it does.
+/// Commands besides making the pages.
 #[derive(clap::Subcommand)]
 enum FigureCommand {
     /// Starts a result file, of the commit that is checked out and of today, to be filled in.
