@@ -22,7 +22,7 @@ those. How to run each command: [crates/proof/bench/README.md](../crates/proof/b
 
 - Commands that begin with `bench` are `tailwater bench …`.
 - What stands in one table of a detail page was measured in one run, or in runs in turn, unless its note says otherwise. A figure of several runs
-  is their median; a ratio is that of each run.
+  is their median, on a detail page with the least and the most behind it. A ratio is that of each run.
 - Unless a command says otherwise, cells are at R=3.2 in six backend processes, messages have 1 KiB, every record is synced before it is
   acknowledged and checked by every consumer, and nothing was lost, reordered or corrupted.
 - Clients and servers shared the machine's processors. The machines are small and virtual, and change from minute to minute: compare figures of one
