@@ -86,7 +86,7 @@ bench-compare: ## Tailwater beside Kafka, NATS, Aeron and Redis in one run, on C
 bench-peers: ## installs Kafka, NATS and Aeron into .tools/, and memcached and Redis; bench/README.md says how to load them
 	bench/peers/install
 
-figures: ## docs/benchmarks.md and docs/img/figures from the result files in bench/results
+figures: ## docs/benchmarks.md, docs/figures and docs/img/figures from the result files in bench/results
 	@.ci/need cc=gcc git=git
 	$(CARGO) run -q -p tailwater-bench --bin figures
 

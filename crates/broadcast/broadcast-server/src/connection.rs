@@ -22,7 +22,7 @@ use crate::{ReplicaInput, ReplicaServerConfig};
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Within this the other end says hello.
+/// How long the other end may take to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a hello.
 const HELLO_BYTES_MAX: usize = 1 << 10;

@@ -13,7 +13,7 @@ use crate::ReplicaInput;
 
 /// Bytes of all messages of clients that wait, and as many of replicas; readers pause beyond it.
 const BYTES_MAX: usize = 64 << 20;
-/// The same for the messages of one connection.
+/// Bytes of one connection's messages that wait; its reader pauses beyond it.
 const CONNECTION_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 
 /// For all connections.

@@ -45,9 +45,10 @@ use crate::message::{Chain, Has, Member, ReplicaId, Waits};
 pub const MEMBERS_MAX: usize = 16;
 /// A member that does not move on though it could is removed after so many times as long as one that is silent.
 pub const STUCK_SILENCES_MIN: u64 = 5;
-/// One that was removed for that is kept out for that time, doubled so many times at most.
+/// How often the time is doubled that a member stays out after it was removed for that. At first it is as many silences
+/// as [`STUCK_SILENCES_MIN`].
 const DOUBLED_MAX: u32 = 4;
-/// Of so many it is remembered.
+/// Removed members whose time outside is remembered.
 const STUCK_MAX: usize = 64;
 /// Replicas that are known beyond which those are forgotten that have no part in the chain, nor want one.
 const SEEN_MAX: usize = 128;

@@ -29,6 +29,7 @@ pub mod publishers;
 mod pump;
 mod readers;
 mod retention;
+mod serving;
 pub mod stream;
 mod waits;
 

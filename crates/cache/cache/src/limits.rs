@@ -121,8 +121,8 @@ pub const ADDRESS_BYTES_MAX: usize = 270;
 /// value of metadata and fits in one CALL.
 pub const CONFIGURATION_BYTES_MAX: usize = 256 << 10;
 
-/// Those who wait at one backend to be told of its next configuration, at most: one for each connection of a large
-/// cell's clients. If there are more, those who wait longest ask again.
+/// Clients that wait at one backend for its next configuration, at most: one for each connection of a large cell's
+/// clients. If there are more, those who wait longest ask again.
 pub const CONFIG_WAITS_MAX: usize = 4_096;
 
 /// The longest that one of them waits before it is answered with what there is: a connection on which a CALL waits is
@@ -188,7 +188,7 @@ pub const CHANGES_OPEN_MAX: usize = 262_144;
 /// Changes in one answer, at most: 512 KiB.
 pub const CHANGES_PER_REPLY_MAX: usize = 16_384;
 
-/// Those who wait at one backend for the next change, at most. If there are more, those who wait longest ask again.
+/// Clients that wait at one backend for the next change, at most. If there are more, those who wait longest ask again.
 pub const CHANGES_WAITS_MAX: usize = 4_096;
 
 /// How long one of them waits before it is told that there was no change: what says how fresh a follower is.

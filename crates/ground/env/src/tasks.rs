@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 
 use crate::Env;
 
-/// So many tasks of a group are not worth a look at which are over.
+/// Tasks of a group below which the group does not look for tasks that are over.
 const LOOK_AT_MIN: usize = 64;
 
 /// Starts tasks.

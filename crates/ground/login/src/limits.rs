@@ -29,7 +29,7 @@ pub const SALT_BYTES_MAX: usize = 128;
 /// [`WRONG_FORGOTTEN_AFTER_S`].
 pub const WRONG_LOGINS_MAX: u32 = 30;
 
-/// After so many seconds one wrong login is forgotten.
+/// Seconds after which one wrong login is forgotten.
 pub const WRONG_FORGOTTEN_AFTER_S: u64 = 2;
 
 /// Addresses whose wrong logins are counted. Where there are more all of them together have what one has.

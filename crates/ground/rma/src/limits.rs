@@ -28,8 +28,8 @@ pub const DOORBELL_START: u32 = 1;
 /// no wake had told of. A wake can be stolen by any other process that maps the word.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The same where wakes arrive: up to this the sleep doubles from look to look. So the first ring whose wake is
-/// stolen is noticed that much later, and an idle process wakes twice a second instead of 20 times.
+/// The longest sleep between two looks where wakes arrive: the sleep doubles from look to look. So the first ring whose
+/// wake is stolen is noticed that much later, and an idle process wakes twice a second instead of 20 times.
 pub const LOOK_AGAIN_IDLE: Duration = Duration::from_millis(500);
 
 /// The longest a WATCH stays parked at a server; clients repeat it.

@@ -26,9 +26,9 @@ use crate::ids::{BookieId, EntryId, LedgerId};
 use crate::metadata::LedgerMetadata;
 use crate::step::{LedgerFault, ReplaceFault, VersionedMetadata};
 
-/// Of sessions: nothing that lasts hangs on one.
+/// How long a session outlives its connection: nothing that lasts hangs on one.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// For an answer, before it is given up.
+/// How long ZooKeeper may take to answer a request, before the request is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The port of a server of ZooKeeper that is named without one.

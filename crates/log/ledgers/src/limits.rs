@@ -25,7 +25,7 @@ pub const ENTRY_HEAD_BYTES: usize = 64;
 pub const LEDGERS_AT_A_TIME: usize = 16;
 /// Ledgers that a sweep looks at before it deletes what is left over among them, and pauses.
 pub const SWEPT_AT_A_TIME: usize = 64;
-/// That pause of a node's sweep: it looks at some hundred ledgers a second at most.
+/// How long a node's sweep pauses after [`SWEPT_AT_A_TIME`] ledgers: it looks at some hundred a second at most.
 pub const SWEEP_PAUSE: Duration = Duration::from_millis(500);
 /// Ledgers that are remembered because their metadata can't be read.
 pub const UNREAD_MAX: usize = 1_024;

@@ -120,8 +120,8 @@ pub const STALL_MAX: Duration = Duration::from_secs(5);
 pub const BUSY_RETRY: Duration = Duration::from_millis(2);
 /// How long a shard's owner waits before it repeats a metadata commit that was not answered.
 pub const COMMIT_RETRY: Duration = Duration::from_millis(100);
-/// How long it waits after a commit that metadata can't take: what there is to commit has to change first, as it does
-/// when producers are forgotten, which is looked at once a minute.
+/// How long a shard's owner waits after a commit that metadata can't take. What it commits has to change first, as it
+/// does when producers are forgotten, which is looked at once a minute.
 pub const COMMIT_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// How long no shard of a stream that moves may be given up before the move is: meanwhile no other stream is created,
 /// changed or deleted. Metadata that is away longer leaves the stream as it was.

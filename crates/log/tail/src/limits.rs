@@ -158,8 +158,8 @@ pub const POSITION_END: u64 = 1 << 62;
 /// A page that the metadata cell has not told of for this long is asked of the durable source.
 pub const SILENT_AFTER: Duration = Duration::from_millis(850);
 
-/// The same of a page that a window follows for this process: the window says that it is alive several times in a
-/// second.
+/// A page that a window follows for this process is asked of the durable source after this long without news: the
+/// window says that it is alive several times in a second.
 pub const FED_SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// How often a silent page is asked of the durable source: with [`SILENT_AFTER`], a length is followed within a

@@ -1,23 +1,25 @@
-//! The page of figures and its pictures, made from the result files that are committed.
+//! The pages of figures and their pictures, made from the result files that are committed.
 //!
 //! ```text
-//!   bench/results/*.toml ---> docs/benchmarks.md     one section for each file, with its command, machine and build
-//!   git's history -------/    docs/img/figures/*.svg a picture of a file's own figures
+//!   bench/results/*.toml ---> docs/benchmarks.md     one line for each file
+//!   git's history -------/    docs/figures/*.md      one section for each file, with its command, machine and build
+//!                             docs/img/figures/*.svg a picture of a file's own figures
 //!                             docs/img/compared.svg  the README's: figures of three files
 //! ```
 //!
 //! - What came out is only in the result files: ratios, verdicts and pictures are computed from them.
-//! - The same files make the same page and pictures, byte for byte, apart from what is said of their age.
+//! - The same files make the same pages and pictures, byte for byte, apart from what is said of their age.
 //! - A figure whose code was changed after its build says so, with the commit that did it first ([`history`]). What a
-//!   later commit would make wrong is printed, and not on the page.
+//!   later commit would make wrong is printed, and on no page.
 //!
 //! bench/README.md says how a run becomes a result file.
 
 mod compared;
 mod history;
-mod page;
+mod overview;
 mod picture;
 mod recorded;
+mod sections;
 #[cfg(test)]
 mod tests;
 
@@ -28,22 +30,24 @@ use anyhow::{Context, ensure};
 use clap::Parser;
 
 use history::{CodeHistory, Freshness};
-use recorded::Recorded;
+use overview::PAGE;
+use recorded::{PagePart, Recorded};
 
-/// Where the page is, from the repository's root.
-const PAGE: &str = "docs/benchmarks.md";
 /// Where the pictures are, and nothing else.
 const PICTURES: &str = "docs/img/figures";
 
 /// Flags.
 #[derive(Parser)]
-#[command(name = "figures", about = "Makes docs/benchmarks.md and its pictures from bench/results.")]
+#[command(
+    name = "figures",
+    about = "Makes docs/benchmarks.md, docs/figures and their pictures from bench/results."
+)]
 struct Args {
     #[command(subcommand)]
     command: Option<FigureCommand>,
 }
 
-/// What else it does.
+/// Commands besides making the pages.
 #[derive(clap::Subcommand)]
 enum FigureCommand {
     /// Starts a result file, of the commit that is checked out and of today, to be filled in.
@@ -75,24 +79,19 @@ fn begin(root: &Path, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the page and the pictures, and removes pictures that no result has.
+/// Writes the pages and the pictures, and removes those that no result has.
 fn make(root: &Path) -> anyhow::Result<()> {
     let (machines, results) = recorded::read(root)?;
     let ages = ages(root, &results)?;
-    std::fs::write(root.join(PAGE), page::write(&machines, &results, &ages))?;
+    std::fs::write(root.join(PAGE), overview::write(&machines, &results, &ages))?;
+    fill(&root.join(sections::FOLDER), &details(&results, &ages))?;
     let pictures = pictures(&results);
-    let folder = root.join(PICTURES);
-    std::fs::create_dir_all(&folder)?;
-    for name in files(&folder)?.into_iter().filter(|name| !pictures.contains_key(name)) {
-        std::fs::remove_file(folder.join(name))?;
-    }
-    for (name, picture) in &pictures {
-        std::fs::write(folder.join(name), picture)?;
-    }
+    fill(&root.join(PICTURES), &pictures)?;
     std::fs::write(root.join(compared::PICTURE), compared::draw(&results)?)?;
     println!(
-        "{PAGE}: {} results, {} pictures in {PICTURES}, {}",
+        "{PAGE}: {} results, their pages in {}, {} pictures in {PICTURES}, {}",
         results.len(),
+        sections::FOLDER,
         pictures.len(),
         compared::PICTURE
     );
@@ -112,6 +111,30 @@ fn make(root: &Path) -> anyhow::Result<()> {
 fn ages(root: &Path, results: &[Recorded]) -> anyhow::Result<Vec<Freshness>> {
     let history = CodeHistory::of(root)?;
     Ok(results.iter().map(|result| history.freshness(&result.build, &result.paths)).collect())
+}
+
+/// Writes `wanted`, by their files' names, into `folder`, and removes what else is there.
+fn fill(folder: &Path, wanted: &BTreeMap<String, String>) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    for name in files(folder)?.into_iter().filter(|name| !wanted.contains_key(name)) {
+        std::fs::remove_file(folder.join(name))?;
+    }
+    for (name, text) in wanted {
+        std::fs::write(folder.join(name), text)?;
+    }
+    Ok(())
+}
+
+/// The page of each part that has results, by its file's name.
+fn details(results: &[Recorded], ages: &[Freshness]) -> BTreeMap<String, String> {
+    let mut pages = BTreeMap::new();
+    for part in PagePart::ALL {
+        let of_part: Vec<_> = results.iter().zip(ages).filter(|(result, _)| result.part == part).collect();
+        if !of_part.is_empty() {
+            pages.insert(format!("{}.md", part.stem()), sections::write(part, &of_part));
+        }
+    }
+    pages
 }
 
 /// Every picture by its file's name.

@@ -9,9 +9,9 @@
 //! | `geo` | 14, 15 | the rate, with copies in two regions 80 ms apart |
 //! | `kafka` | none | records in flight to three nodes by Kafka's protocol, beside three brokers of Apache Kafka |
 //!
-//! Every point of the paper's is a `bench fanout` of its own process, and so is checked: nothing lost, reordered or corrupted. A
-//! shard stands for a stream of the paper's, as each has a ledger of its own. All share this machine's processors and
-//! disk: ZooKeeper, bookies (which sync before they answer), nodes, clients and the emulated lines.
+//! Every point of the paper's is a `bench fanout` of its own process, and so is checked: nothing lost, reordered or
+//! corrupted. A shard stands for a stream of the paper's, as each has a ledger of its own. All share this machine's
+//! processors and disk: ZooKeeper, bookies (which sync before they answer), nodes, clients and the emulated lines.
 
 mod kafka;
 

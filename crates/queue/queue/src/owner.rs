@@ -41,12 +41,12 @@ pub(crate) struct QueueDependencies {
 }
 
 /// Starts an owner of what is in `core`. Dropping the task cancels it.
-pub(crate) fn start(floor: QueueDependencies, core: Core) -> (mpsc::Sender<QueueRequest>, Task) {
+pub(crate) fn start(dependencies: QueueDependencies, core: Core) -> (mpsc::Sender<QueueRequest>, Task) {
     let (requests, queue) = mpsc::channel(OWNER_QUEUE_REQUESTS);
-    let env = floor.env.clone();
+    let env = dependencies.env.clone();
     let owner = Owner {
-        incarnation: floor.journal.incarnation(),
-        floor,
+        incarnation: dependencies.journal.incarnation(),
+        dependencies,
         core,
         rounds: VecDeque::new(),
         bytes_since_checkpoint: 0,
@@ -55,7 +55,7 @@ pub(crate) fn start(floor: QueueDependencies, core: Core) -> (mpsc::Sender<Queue
 }
 
 struct Owner {
-    floor: QueueDependencies,
+    dependencies: QueueDependencies,
     core: Core,
     incarnation: Incarnation,
     /// Where the rounds in the journal end that somebody waits for, oldest first.
@@ -72,18 +72,18 @@ enum Woken {
 
 impl Owner {
     async fn run(mut self, mut queue: mpsc::Receiver<QueueRequest>) {
-        let env = self.floor.env.clone();
+        let env = self.dependencies.env.clone();
         let mut requests = Vec::with_capacity(OWNER_ROUND_REQUESTS);
         loop {
             // A timer only where there is something to wait for: an idle owner costs nothing.
-            let wake_at = self.core.wake_at().map(|at| env.sleep_until(self.floor.clock.instant(at)));
+            let wake_at = self.core.wake_at().map(|at| env.sleep_until(self.dependencies.clock.instant(at)));
             let timed = async {
                 match wake_at {
                     Some(sleep) => sleep.await,
                     None => futures::future::pending().await,
                 }
             };
-            let durable = self.floor.journal.durable();
+            let durable = self.dependencies.journal.durable();
             let settled = async {
                 match self.rounds.front() {
                     Some(end) => drop(durable.wait_for(*end).await),
@@ -106,14 +106,14 @@ impl Owner {
                         // All that was taken before goes first.
                         self.append().await;
                         let covered = self.settle();
-                        let now = self.floor.clock.now();
+                        let now = self.dependencies.clock.now();
                         let mut delta = self.core.take_delta(now);
                         delta.covered = covered;
                         self.bytes_since_checkpoint = 0;
                         let _ = reply.send(delta);
                     }
                     request => {
-                        let now = self.floor.clock.now();
+                        let now = self.dependencies.clock.now();
                         self.core.take(request, now);
                     }
                 }
@@ -121,7 +121,7 @@ impl Owner {
                     self.append().await;
                 }
             }
-            let now = self.floor.clock.now();
+            let now = self.dependencies.clock.now();
             self.core.tick(now);
             self.append().await;
             self.read_ahead();
@@ -133,7 +133,12 @@ impl Owner {
     fn read_ahead(&mut self) {
         for ahead in std::mem::take(&mut self.core.reads) {
             let queue = ahead.queue;
-            if self.floor.aheads.try_send(AheadRead { owner: self.floor.number, ahead }).is_err() {
+            if self
+                .dependencies
+                .aheads
+                .try_send(AheadRead { owner: self.dependencies.number, ahead })
+                .is_err()
+            {
                 self.core.have_read(queue, Vec::new());
             }
         }
@@ -152,7 +157,7 @@ impl Owner {
                 append = append.reserved();
             }
             let bytes = round.bytes.len() as u64;
-            match self.floor.journal.append(TAG, &[&round.bytes], append) {
+            match self.dependencies.journal.append(TAG, &[&round.bytes], append) {
                 Ok(end) => {
                     if self.core.appended() {
                         let before = self.rounds.back();
@@ -160,15 +165,15 @@ impl Owner {
                         self.rounds.push_back(end);
                     }
                     self.bytes_since_checkpoint += bytes;
-                    if self.bytes_since_checkpoint >= self.floor.checkpoint_bytes {
-                        self.floor.checkpoint_due.notify_one();
+                    if self.bytes_since_checkpoint >= self.dependencies.checkpoint_bytes {
+                        self.dependencies.checkpoint_due.notify_one();
                     }
                 }
                 // What was lost by it is found when its round is looked at.
                 Err(JournalAppendError::Stale { current }) => self.incarnation = current,
-                Err(JournalAppendError::Backlog { .. }) => self.floor.journal.ready().await,
+                Err(JournalAppendError::Backlog { .. }) => self.dependencies.journal.ready().await,
                 Err(error) => {
-                    let now = self.floor.clock.now();
+                    let now = self.dependencies.clock.now();
                     let error = match error {
                         JournalAppendError::Closed => QueueError::Closed,
                         JournalAppendError::Full(_) if is_growing => {
@@ -186,16 +191,16 @@ impl Owner {
     /// Lets what is durable take effect; the position up to which everything has.
     fn settle(&mut self) -> JournalPosition {
         // First: what is found to be under way below ends later.
-        let durable = self.floor.journal.durable();
+        let durable = self.dependencies.journal.durable();
         let covered = durable.position();
         while let Some(end) = self.rounds.front() {
             let Some(outcome) = durable.wait_for(*end).now_or_never() else { break };
             self.rounds.pop_front();
-            let now = self.floor.clock.now();
+            let now = self.dependencies.clock.now();
             match outcome {
                 Ok(()) => self.core.settle(now),
                 Err(Lost { closed, .. }) => {
-                    let error = match (closed, self.floor.journal.last_failure()) {
+                    let error = match (closed, self.dependencies.journal.last_failure()) {
                         (true, _) => QueueError::Closed,
                         (false, Some(failure)) => QueueError::Unavailable(failure.to_string()),
                         (false, None) => QueueError::Unavailable("the journal lost records".to_owned()),

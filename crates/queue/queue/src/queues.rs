@@ -89,7 +89,7 @@ impl Queues {
         let shelves = shelf.divide(count, |account| owner_of(account, count));
         let (aheads, aheads_asked) = mpsc::channel(READS_AHEAD_MAX);
         let owners = shelves.into_iter().enumerate().map(|(number, shelf)| {
-            let floor = QueueDependencies {
+            let dependencies = QueueDependencies {
                 env: env.clone(),
                 journal: journal.clone(),
                 clock: clock.clone(),
@@ -100,7 +100,7 @@ impl Queues {
             };
             let mut core = Core::new(shelf, Arc::clone(&numbers), env.random_u64());
             core.cooldowns = config.cooldowns;
-            let (owner, task) = owner::start(floor, core);
+            let (owner, task) = owner::start(dependencies, core);
             tasks.push(task);
             owner
         });

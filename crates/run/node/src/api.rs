@@ -198,7 +198,7 @@ pub struct SetQuota {
     /// Whom it is about.
     #[serde(deserialize_with = "object")]
     pub entity: QuotaEntity,
-    /// What may be taken in a second; null takes a bound away. What is not named stays.
+    /// What may be taken in a second; null takes a bound away. Bounds that are left out stay.
     pub bounds: BTreeMap<QuotaBound, Option<u64>>,
 }
 

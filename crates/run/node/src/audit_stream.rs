@@ -1,9 +1,10 @@
 //! The audit in a stream of the log, as records of JSON with the node's id as their key.
 //!
-//! - No request waits for it: events wait in the bounded queue of the audit's follower. What does not fit is missed, and
-//!   counted.
-//! - A node appends its events in their order, and the next ones when those before are as durable as the stream promises.
-//!   After an append whose end is not known it appends them again, so an event may be there twice, with its number.
+//! - No request waits for it: events wait in the bounded queue of the audit's follower. What does not fit is missed,
+//!   and counted.
+//! - A node appends its events in their order, and the next ones when those before are as durable as the stream
+//!   promises. After an append whose end is not known it appends them again, so an event may be there twice, with its
+//!   number.
 //! - It appends to a shard that this node owns. Where it owns none, or the stream is not there, events wait.
 
 use std::time::Duration;

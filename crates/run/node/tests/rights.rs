@@ -142,8 +142,8 @@ fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
 #[test]
 fn every_call_and_every_route_of_admin_http_is_among_those_that_are_tried() {
     let tried: Vec<Method> = calls(&Bytes::new()).into_iter().map(|(method, _)| method).collect();
-    // What a session is asked for is what it was opened for. The other two are for everybody: a greeting tells where the
-    // cells are, and a cell asks for itself; delays that consumers had are added to a metric.
+    // What a session is asked for is what it was opened for. The other two are for everybody: a greeting tells where
+    // the cells are, and a cell asks for itself; delays that consumers had are added to a metric.
     let others = [Method::CopyNext, Method::Hello, Method::DeliveryDelays];
     for method in Method::ALL {
         assert!(tried.contains(&method) != others.contains(&method), "{method:?}");

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_long};
 
 /// Chunks, batches and answers of some kilobytes are allocated on one thread and freed on another all the time, which
 /// takes the C library's allocator several times as long ([what it
-/// changed](../../../../docs/benchmarks.md#the-allocator)).
+/// changed](../../../../docs/figures/binary.md#the-allocator)).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

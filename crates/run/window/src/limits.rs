@@ -33,7 +33,7 @@ pub const REQUESTS_MAX: usize = 1_024;
 /// flushes. What comes after a pause is read at once.
 pub const PACE_MIN: Duration = Duration::from_millis(5);
 
-/// The same with very many readers.
+/// The longest time between two wakes of a reader by news, however many readers there are.
 pub const PACE_MAX: Duration = Duration::from_millis(50);
 
 /// Readers that are woken at once, while bells are left. Together they want a core for less than 2 ms.
@@ -47,13 +47,13 @@ pub const BELLS: usize = 32;
 /// hundred readers.
 pub const PACE_FOR_READER: Duration = Duration::from_micros(100);
 
-/// After so many beats a shard is tried again that could not be read: its stream is gone, or its node is away.
+/// Beats after which a shard that could not be read is tried again: its stream is gone, or its node is away.
 pub const START_PAUSE_BEATS: u32 = 8;
 
-/// After so many beats a stream that is kept is looked up again: it may have been deleted and created anew.
+/// Beats after which a kept stream is looked up again: it may have been deleted and created anew.
 pub const KEPT_LOOK_BEATS: u32 = 120;
 
-/// After so many beats whoever watches a window is told what it does.
+/// Beats after which the watchers of a window are told what it does.
 pub const BEATS_TOLD: u32 = 4;
 
 /// How often a window says that it is alive.

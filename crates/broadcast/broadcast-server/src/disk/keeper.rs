@@ -33,7 +33,7 @@ use super::{DiskOptions, DiskStats, TAG, Walk, aside};
 
 /// Pieces that wait for the thread which writes the checkpoint.
 const PIECES_MAX: usize = 4;
-/// What waits to be put aside at most, besides what is being put there.
+/// Regions whose dropped events wait to be put aside, besides the one whose are being put there.
 const ASIDES_MAX: usize = 4;
 /// A pause after a checkpoint failed.
 const RETRY: Duration = Duration::from_secs(1);

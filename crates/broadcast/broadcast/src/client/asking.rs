@@ -10,7 +10,7 @@ use crate::message::Message;
 
 /// How often the tail is asked how far it is, if nothing else is said.
 pub(super) const ASK: Duration = Duration::from_millis(500);
-/// How long it may say nothing: it is asked how far it is at least thrice meanwhile.
+/// How long the tail may say nothing. The tail is asked how far it is at least thrice meanwhile.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// When a tail is asked how far it is, and for how long it was silent.

@@ -9,7 +9,7 @@ use tailwater_tls::{DialError, Dialer, PeerReadHalf, PeerWriteHalf};
 use crate::frame::{self, FrameReader, FrameWriter};
 use crate::message::{Chain, Message, PublisherId, Role, VERSION};
 
-/// Within this a replica takes a connection.
+/// How long a replica may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which end of the chain is wanted.

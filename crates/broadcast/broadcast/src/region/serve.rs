@@ -15,8 +15,6 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::batch::Batch;
 use crate::limits::STREAMS_MAX;
 use crate::name::Stream;
-#[cfg(feature = "server")]
-use crate::replica::Replica;
 
 use super::message::{BATCHES_MAX, Message, STANDING, UNFED, batch_size};
 use super::options::Options;
@@ -54,22 +52,6 @@ pub trait ServeSource {
     /// one event or tombstone, about `bytes_max` bytes at most (one stored batch may be more). `None` if it does not
     /// have the number after `after`.
     fn read(&self, stream: &Stream, after: u64, up_to: u64, bytes_max: usize) -> Option<Batch>;
-}
-
-/// What all replicas of a chain hold.
-#[cfg(feature = "server")]
-impl ServeSource for Replica {
-    fn lineage(&self, stream: &Stream) -> u64 {
-        self.lineage_of(stream)
-    }
-
-    fn held(&self, stream: &Stream) -> Option<(u64, u64)> {
-        Some((0, self.stream(stream)?.held()))
-    }
-
-    fn read(&self, stream: &Stream, after: u64, up_to: u64, bytes_max: usize) -> Option<Batch> {
-        self.stream(stream)?.history.read(after, up_to, bytes_max)
-    }
 }
 
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::owner::OwnerRequest;
 use crate::shard::SegmentCopied;
 use crate::slots::Slot;
 
-/// How long it waits after cold storage failed, at most; it begins with how often it looks.
+/// How long the copier waits after cold storage failed, at most. The first wait is as long as its usual pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// How soon after the start it sweeps, at most.
 const FIRST_SWEEP_MAX: Duration = Duration::from_secs(60);

@@ -41,7 +41,8 @@ const CLAIM_AGAIN: Duration = Duration::from_millis(1_500);
 /// How long after a shard turned out to be damaged it is looked at again: its bytes may be back. Twice as long after
 /// each time, as far as to [`DAMAGED_AGAIN_MAX`].
 const DAMAGED_AGAIN: Duration = Duration::from_secs(30);
-/// After so long its segments are also looked for anew among all that there are: one may be back that was gone.
+/// How long after a shard turned out to be damaged it is looked at again, at most. From then on its segments are also
+/// looked for anew among all that there are: one may be back that was gone.
 const DAMAGED_AGAIN_MAX: Duration = Duration::from_secs(3_600);
 /// How long a shard that is taken over keeps others waiting: one whose bookies do not answer takes nobody's turn.
 const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(2);

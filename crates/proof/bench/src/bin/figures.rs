@@ -1,4 +1,4 @@
-//! Makes docs/benchmarks.md and docs/img/figures from bench/results: `make figures`.
+//! Makes docs/benchmarks.md, docs/figures and docs/img/figures from bench/results: `make figures`.
 
 fn main() -> anyhow::Result<()> {
     tailwater_bench::figures::main()

@@ -61,6 +61,8 @@ struct FanoutAttempt {
 struct Of {
     system: ComparedSystem,
     setting: Setting,
+    /// How many consumers the next round begins with.
+    begins_with: usize,
     /// The most consumers of each round; `None`: not even one.
     most: Vec<Option<usize>>,
     attempts: Vec<FanoutAttempt>,
@@ -87,13 +89,14 @@ pub fn run(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Results> {
     Ok(Results(results))
 }
 
-/// Tries every setting with the number of consumers that the search begins with. The best keeps up with the least CPU
-/// time or, where none keeps up, has the least delay.
+/// Searches the most consumers of every setting, and takes the setting that carries the most. Among those that carry as
+/// many it is the one with the least CPU time.
 fn choose(runner: &mut Runner, effort: &Effort, system: ComparedSystem) -> anyhow::Result<Of> {
     let settings = system.settings();
     let mut of = Of {
         system,
         setting: settings[0].clone(),
+        begins_with: system.first(),
         most: Vec::new(),
         attempts: Vec::new(),
         missing: Vec::new(),
@@ -108,25 +111,33 @@ fn choose(runner: &mut Runner, effort: &Effort, system: ComparedSystem) -> anyho
             return Ok(of);
         }
     };
-    let mut best = (false, f64::MIN);
-    let mut warmup_s = system.first_warmup_s(effort);
+    let mut best = (None, f64::MAX);
+    let mut search = ConsumerSearch {
+        effort,
+        system,
+        server: server.as_ref(),
+        warmup_s: system.first_warmup_s(effort),
+        duration_s: effort.choose_s,
+    };
     for setting in settings.into_iter().take(effort.settings) {
-        let times = (warmup_s, effort.choose_s);
         let label = format!("choose-{}-{}", system.label(), setting.label());
-        let tried = attempt(runner, system, server.as_ref(), (&label, &setting), system.first(), times)?;
-        if let Ok(value) = &tried {
-            let keeps_up = value["keeps_up"] == true;
-            let worth = if keeps_up { -cores(value) } else { -number(value, "/delay_ms/p50") };
-            if (keeps_up, worth) > best {
-                best = (keeps_up, worth);
-                of.setting = setting;
-            }
+        let found = search.run(runner, (&label, &setting), system.first())?;
+        let last = found.attempts.iter().find(|attempt| Some(attempt.consumers) == found.most);
+        let carries = (found.most, last.map_or(f64::MAX, |attempt| cores(&attempt.value)));
+        if is_better(carries, best) {
+            best = carries;
+            of.setting = setting;
+            of.begins_with = found.most.unwrap_or(of.begins_with);
         }
-        of.missing.extend(tried.err());
-        warmup_s = system.next_warmup_s(effort);
+        of.missing.extend(found.missing);
     }
     stop(runner, server);
     Ok(of)
+}
+
+/// Whether a setting that carries so many consumers, with so many cores, is better than another one.
+fn is_better((most, cores): (Option<usize>, f64), (other, others_cores): (Option<usize>, f64)) -> bool {
+    most > other || most == other && cores < others_cores
 }
 
 /// One round of one system.
@@ -139,34 +150,70 @@ fn search(runner: &mut Runner, effort: &Effort, of: &mut Of) -> anyhow::Result<(
             return Ok(());
         }
     };
-    // Where the last round ended, if there was one.
-    let first = of.most.iter().rev().find_map(|most| *most).unwrap_or_else(|| system.first());
-    let mut warmup_s = system.first_warmup_s(effort);
-    let mut ran = false;
-    let Of { setting, attempts, missing, .. } = of;
-    let most = largest(first, CONSUMERS_MAX, effort.exact, |consumers| {
-        let times = (warmup_s, effort.attempt_s);
-        warmup_s = system.next_warmup_s(effort);
-        let what = (system.label(), &*setting);
-        match attempt(runner, system, server.as_ref(), what, consumers, times)? {
-            Ok(value) => {
-                ran = true;
-                let keeps_up = value["keeps_up"] == true;
-                attempts.push(FanoutAttempt { consumers, keeps_up, value });
-                anyhow::Ok(keeps_up)
-            }
-            // A run that breaks does not keep up; that it broke is told besides.
-            Err(why) => {
-                missing.push(why);
-                Ok(false)
-            }
-        }
-    })?;
-    if ran {
-        of.most.push(most);
+    let mut search = ConsumerSearch {
+        effort,
+        system,
+        server: server.as_ref(),
+        warmup_s: system.first_warmup_s(effort),
+        duration_s: effort.attempt_s,
+    };
+    let found = search.run(runner, (system.label(), &of.setting), of.begins_with)?;
+    if !found.attempts.is_empty() {
+        of.most.push(found.most);
+        // The next round begins where this one ended.
+        of.begins_with = found.most.unwrap_or(of.begins_with);
     }
+    of.attempts.extend(found.attempts);
+    of.missing.extend(found.missing);
     stop(runner, server);
     Ok(())
+}
+
+/// What searches of a system have in common.
+struct ConsumerSearch<'a> {
+    effort: &'a Effort,
+    system: ComparedSystem,
+    server: Option<&'a Server>,
+    /// Warm-up of the next run, in seconds.
+    warmup_s: u64,
+    duration_s: u64,
+}
+
+/// What a search found.
+struct FoundConsumers {
+    /// The most that keep up; `None`: not even one.
+    most: Option<usize>,
+    attempts: Vec<FanoutAttempt>,
+    missing: Vec<Missing>,
+}
+
+impl ConsumerSearch<'_> {
+    /// Searches the most consumers of a setting, `first` at first. Its runs have `label` in their names.
+    fn run(
+        &mut self,
+        runner: &mut Runner,
+        what: (&str, &Setting),
+        first: usize,
+    ) -> anyhow::Result<FoundConsumers> {
+        let (mut attempts, mut missing) = (Vec::new(), Vec::new());
+        let most = largest(first, CONSUMERS_MAX, self.effort.exact, |consumers| {
+            let times = (self.warmup_s, self.duration_s);
+            self.warmup_s = self.system.next_warmup_s(self.effort);
+            match attempt(runner, self.system, self.server, what, consumers, times)? {
+                Ok(value) => {
+                    let keeps_up = value["keeps_up"] == true;
+                    attempts.push(FanoutAttempt { consumers, keeps_up, value });
+                    anyhow::Ok(keeps_up)
+                }
+                // A run that breaks does not keep up; that it broke is told besides.
+                Err(why) => {
+                    missing.push(why);
+                    Ok(false)
+                }
+            }
+        })?;
+        Ok(FoundConsumers { most, attempts, missing })
+    }
 }
 
 fn attempt(
@@ -412,11 +459,24 @@ pub fn show(runner: &Runner, effort: &Effort, results: &Results) -> anyhow::Resu
     Ok(table.end(&format!(
         "Keeps up: the producer held its rate within 1 %, every consumer ended within 1 s of the last append, nothing \
          was lost. The number is found by doubling and bisecting; Gbit/s, delays and cores are of the run with most \
-         consumers that kept up. Settings of Tailwater and Kafka are the best of {} and {} tried with the number that \
-         the search begins with. Kafka: `log.flush.interval.messages=1`. NATS: sync at its default, every 2 minutes, \
+         consumers that kept up. Settings of Tailwater and Kafka are those that carry the most consumers, of {} and \
+         {} that were searched, and with the least cores where they carry as many. Kafka: `log.flush.interval.messages=1`. NATS: sync at its default, every 2 minutes, \
          because synced always it does not hold the rate.\n\n{notes}\n![](consumers-that-keep-up.svg)\n\n\
          ![](delay-by-consumers.svg)",
         ComparedSystem::TailwaterEach.settings().len().min(effort.settings),
         ComparedSystem::KafkaClient.settings().len().min(effort.settings),
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setting_that_carries_the_most_is_chosen_though_another_one_takes_less_cpu() {
+        assert!(is_better((Some(64), 1.9), (Some(36), 0.4)));
+        assert!(!is_better((Some(36), 0.4), (Some(64), 1.9)));
+        assert!(is_better((Some(36), 0.4), (Some(36), 0.5)) && !is_better((Some(36), 0.5), (Some(36), 0.4)));
+        assert!(is_better((Some(1), 2.0), (None, f64::MAX)), "one that keeps up is better than none");
+    }
 }

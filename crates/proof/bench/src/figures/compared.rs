@@ -104,7 +104,7 @@ pub fn draw(results: &[Recorded]) -> anyhow::Result<String> {
          aria-labelledby=\"title description\" font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\" \
          font-size=\"13\">\n  <title id=\"title\">Tailwater beside its peers</title>\n  \
          <desc id=\"description\">{}</desc>\n{HEAD}{panels}  \
-         <text class=\"small\" x=\"16\" y=\"147\">Client and server on the same two processors, each group in one run. Every \
+         <text class=\"small\" x=\"16\" y=\"147\">Client and server on the same two processors, each group on one machine and day. Every \
          record was checked; none was lost or reordered.</text>\n  \
          <text class=\"small\" x=\"16\" y=\"164\">{}</text>\n</svg>\n",
         described.join(" "),

@@ -44,6 +44,60 @@ pub enum PagePart {
     Binary,
 }
 
+impl PagePart {
+    /// Every part, in the page's order.
+    pub const ALL: [Self; 11] = [
+        Self::Appends,
+        Self::SharedMemory,
+        Self::Tcp,
+        Self::Modelled,
+        Self::Kafka,
+        Self::Ledgers,
+        Self::Cache,
+        Self::Broadcast,
+        Self::Regions,
+        Self::Queues,
+        Self::Binary,
+    ];
+
+    /// What it is called at the head of its table and of its page.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Self::Appends => "The log: appends",
+            Self::SharedMemory => "The log: consumers in shared memory",
+            Self::Tcp => "The log: consumers over TCP",
+            Self::Modelled => "The log: large clusters, computed",
+            Self::Kafka => "Kafka's protocol",
+            Self::Ledgers => "Streams in ledgers",
+            Self::Cache => "The cache",
+            Self::Broadcast => "Broadcasts",
+            Self::Regions => "Broadcasts in simulated time",
+            Self::Queues => "Queues",
+            Self::Binary => "The binary",
+        }
+    }
+
+    /// The name of its page's file, without the ending: what result files call it.
+    pub fn stem(self) -> &'static str {
+        match self {
+            Self::Appends => "appends",
+            Self::SharedMemory => "shared-memory",
+            Self::Tcp => "tcp",
+            Self::Modelled => "modelled",
+            Self::Kafka => "kafka",
+            Self::Ledgers => "ledgers",
+            Self::Cache => "cache",
+            Self::Broadcast => "broadcast",
+            Self::Regions => "regions",
+            Self::Queues => "queues",
+            Self::Binary => "binary",
+        }
+    }
+}
+
+/// What a build may be called: the page's head says what they are.
+const PROFILES: [&str; 5] = ["dist", "dev", "release", "release (thin LTO)", "release (no LTO)"];
+
 /// One claim and its run.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -68,7 +122,7 @@ pub struct Recorded {
     pub date: String,
     /// The commit that was built, in full.
     pub build: String,
-    /// How it was built.
+    /// How it was built: one of [`PROFILES`].
     pub profile: String,
     /// The folders and files whose change makes the figure old, from the root.
     pub paths: Vec<String>,
@@ -81,6 +135,8 @@ pub struct Recorded {
     /// What has to be said about the run.
     #[serde(default)]
     pub note: String,
+    /// The `what` of the figure that stands in the claim's line; none: the first one with an aim, or the first.
+    pub headline: Option<String>,
     /// What was measured.
     pub figures: Vec<Quantity>,
     /// What is drawn.
@@ -163,7 +219,29 @@ pub struct Points {
     pub points: Vec<(f64, f64)>,
 }
 
+impl Quantity {
+    /// Those of its aims that ask for something.
+    pub fn bounding(&self) -> impl Iterator<Item = &Bound> {
+        self.aims.iter().filter(|aim| aim.at_least.is_some() || aim.at_most.is_some())
+    }
+}
+
 impl Recorded {
+    /// The figure that stands in the claim's line.
+    pub fn headline(&self) -> &Quantity {
+        let find = |wanted: &dyn Fn(&&Quantity) -> bool| self.figures.iter().find(wanted);
+        let named = self.headline.as_ref().and_then(|name| find(&|figure| figure.what == *name));
+        let chosen = named.or_else(|| find(&|figure| !figure.aims.is_empty()));
+        chosen
+            .or_else(|| find(&|figure| !figure.detail))
+            .expect("a result that was read has a figure that is shown")
+    }
+
+    /// Whether the columns are systems, rather than cases of one.
+    pub fn are_systems(&self) -> bool {
+        self.ours == tailwater()
+    }
+
     /// The picture's file, if there is one.
     pub fn picture_file(&self) -> Option<String> {
         self.picture.as_ref().map(|_| format!("{}.svg", self.name))
@@ -201,6 +279,15 @@ impl Recorded {
         ensure!(!self.commands.is_empty(), "`commands` is empty: say what was typed");
         let shown = self.figures.iter().any(|figure| !figure.detail);
         ensure!(shown, "`figures` has nothing that the page shows: say what was measured");
+        let known = PROFILES.contains(&self.profile.as_str());
+        ensure!(known, "`profile` {:?} is none of {}", self.profile, PROFILES.join(", "));
+        if let Some(name) = &self.headline {
+            let is_shown = |figure: &Quantity| figure.what == *name && !figure.detail;
+            ensure!(
+                self.figures.iter().any(is_shown),
+                "`headline` {name:?} is no figure that the page shows"
+            );
+        }
         ensure!(!self.paths.is_empty(), "`paths` is empty: say which folders' change makes the figures old");
         let columns: BTreeSet<_> = self.beside.iter().chain([&self.ours]).collect();
         ensure!(columns.len() == self.beside.len() + 1, "two columns have the same name");
@@ -279,14 +366,14 @@ pub fn parse(root: &Path, stem: &str, text: &str, machines: &Machines) -> anyhow
 /// A result file that is yet to be filled in.
 pub fn template(build: &str, date: &str) -> String {
     format!(
-        r#"part = "appends" # shared-memory, tcp, kafka, broadcast, regions, queues, binary
+        r#"part = "appends" # shared-memory, tcp, modelled, kafka, ledgers, cache, broadcast, regions, queues, binary
 title = ""
 claim = ""
 commands = [""]
 machine = ""
 date = "{date}"
 build = "{build}"
-profile = "release"
+profile = "dist"
 paths = ["crates/"]
 beside = ["PEER VERSION"]
 

@@ -136,12 +136,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let workspace = args.workspace.create()?;
     let mut line = ProgressLine::default();
     line.show("brokers, ZooKeeper, bookies and nodes start");
-    let servers = Servers {
+    let servers = ThreeServers {
         brokers: Brokers::start(&args.kafka, workspace.path())?,
         nodes: LedgerNodes::start(&args.bookkeeper, &workspace)?,
     };
     let most = args.in_flight.iter().copied().max().unwrap_or(1);
-    let mut runs = Runs { args, workspace: &workspace, servers: &servers, run: 0 };
+    let mut runs = KafkaRuns { args, workspace: &workspace, servers: &servers, run: 0 };
     for contender in Contender::ALL {
         line.show(&format!("{contender:?} gets warm"));
         runs.one(contender, most, 0, args.servers_warmup_s.max(1))?;
@@ -239,20 +239,20 @@ struct BrokersRun {
     idle_cores: f64,
 }
 
-struct Servers {
+struct ThreeServers {
     brokers: Brokers,
     nodes: LedgerNodes,
 }
 
-struct Runs<'a> {
+struct KafkaRuns<'a> {
     args: &'a Args,
     workspace: &'a Workspace,
-    servers: &'a Servers,
+    servers: &'a ThreeServers,
     /// Runs so far.
     run: usize,
 }
 
-impl Runs<'_> {
+impl KafkaRuns<'_> {
     /// One run of the producer.
     fn one(
         &mut self,
@@ -262,7 +262,7 @@ impl Runs<'_> {
         duration_s: u32,
     ) -> anyhow::Result<BrokersRun> {
         interrupt::check()?;
-        let Servers { brokers, nodes } = self.servers;
+        let ThreeServers { brokers, nodes } = self.servers;
         let (own, idle, at) = match contender {
             Contender::Tailwater => (nodes.processes(), brokers.processes(), nodes.at()),
             Contender::Kafka | Contender::KafkaDefault => {
@@ -301,7 +301,7 @@ impl Runs<'_> {
 }
 
 /// Where a broker has its data, and where it and its controller listen.
-struct BrokerPlace {
+struct BrokerHome {
     dir: PathBuf,
     clients: SocketAddr,
     controller: SocketAddr,
@@ -310,7 +310,7 @@ struct BrokerPlace {
 /// Three brokers of one cluster.
 struct Brokers {
     script: PathBuf,
-    each: Vec<BrokerPlace>,
+    each: Vec<BrokerHome>,
     processes: Vec<u32>,
 }
 
@@ -322,7 +322,7 @@ impl Brokers {
         anyhow::ensure!(installed.success(), "Kafka can't be installed");
         let place = |number: usize| {
             let dir = dir.join(format!("kafka{number}"));
-            Ok(BrokerPlace { dir, clients: free_address()?, controller: free_address()? })
+            Ok(BrokerHome { dir, clients: free_address()?, controller: free_address()? })
         };
         let each = (0..SERVERS).map(place).collect::<anyhow::Result<Vec<_>>>()?;
         let mut brokers = Self { script, each, processes: Vec::new() };
@@ -341,7 +341,7 @@ impl Brokers {
     }
 
     fn command(&self, what: &str, number: usize) -> Process {
-        let BrokerPlace { dir, clients, controller } = &self.each[number];
+        let BrokerHome { dir, clients, controller } = &self.each[number];
         let voters = (1..).zip(&self.each).map(|(id, place)| format!("{id}@{}", place.controller));
         let voters: Vec<String> = voters.collect();
         let mut command = Process::new(&self.script);

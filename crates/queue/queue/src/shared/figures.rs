@@ -32,7 +32,7 @@ impl Figures {
 /// A queue with more tuples than this is not counted each time that somebody asks.
 const QUICK_TUPLES: u64 = 10_000;
 
-/// Of a peek, the messages whose state is looked for.
+/// Messages of a peek whose state is looked for.
 const PEEKED_MAX: usize = 10_000;
 
 /// But, whatever asks, so many tuples in a millisecond.

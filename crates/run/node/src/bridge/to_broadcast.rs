@@ -43,7 +43,7 @@ use crate::turns::{self, Turn};
 
 /// Bytes of records that are read at once, and of events that are published together.
 const PIECE_BYTES: usize = 256 << 10;
-/// Such pieces of a shard that are on their way.
+/// Pieces of a shard that are on their way.
 const IN_FLIGHT_MAX: usize = 8;
 /// How often it is looked whether the log stream has more shards.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

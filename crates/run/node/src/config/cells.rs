@@ -25,14 +25,14 @@ pub enum CellModeSetting {
 /// Which values a backend removes when it is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EvictionSetting {
-    /// That which was not written for longest.
+    /// The value written longest ago.
     #[default]
     #[serde(rename = "lrm")]
     Lrm,
-    /// That which was neither written nor read for longest.
+    /// The value written or read longest ago.
     #[serde(rename = "lru")]
     Lru,
-    /// What was only written goes before what was read.
+    /// Values that were only written go before values that were read.
     #[serde(rename = "s3-fifo")]
     S3Fifo,
 }

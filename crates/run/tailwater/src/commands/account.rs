@@ -34,7 +34,7 @@ pub enum Command {
     },
 }
 
-/// What bounds an account. What is not named stays as it is.
+/// Bounds of an account. Bounds that you leave out stay as they are.
 #[derive(clap::Args)]
 pub struct AccountOptions {
     /// Requests in a second; 0 is any number, here and for the others.

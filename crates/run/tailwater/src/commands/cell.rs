@@ -183,11 +183,11 @@ impl ModeArg {
 /// Which values a backend evicts.
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 pub enum EvictionArg {
-    /// That which was not written for longest.
+    /// The value written longest ago.
     Lrm,
-    /// That which was neither written nor read for longest.
+    /// The value written or read longest ago.
     Lru,
-    /// What was only written goes before what was read.
+    /// Values that were only written go before values that were read.
     #[value(name = "s3-fifo")]
     S3Fifo,
 }

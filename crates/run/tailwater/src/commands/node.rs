@@ -39,8 +39,8 @@ pub enum Command {
     },
     /// Have a node give all that it owns to the other ones, and take nothing until it is started again.
     ///
-    /// It is for nodes that are all active: [cluster] active = "all". The node's admin HTTP is asked, as it has told
-    /// ZooKeeper where that is.
+    /// Use it with `[cluster] active = "all"`. The command asks the node's admin HTTP, whose address the node has told
+    /// ZooKeeper.
     Drain {
         #[command(flatten)]
         metadata: MetadataPlace,

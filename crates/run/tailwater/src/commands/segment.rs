@@ -81,8 +81,8 @@ pub enum Command {
     /// Delete ledgers of this cluster that no record names, and say why each one goes or stays.
     ///
     /// A ledger goes if its stream is deleted, or if its shard has gone on without it. The command works beside running
-    /// nodes. Ledgers of other clusters and of other programs stay. So does a ledger that an owner may have yet to
-    /// record. The metadata has to be in ZooKeeper.
+    /// nodes. Ledgers of other clusters and of other programs stay, and those that an owner may have yet to record.
+    /// The metadata has to be in ZooKeeper.
     Gc(gc::Args),
 }
 

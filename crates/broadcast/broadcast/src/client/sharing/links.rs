@@ -12,7 +12,7 @@ use super::outbox::{Outbox, WAITING_BYTES_MAX};
 use crate::message::Message;
 use crate::region::AGAIN_MS;
 
-/// Bytes after which it is ended: it makes us answer what is not held back.
+/// Bytes that wait for a link, after which the link is ended: its listener makes us answer what is not held back.
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 /// How long a link may leave unread what waits for it, in milliseconds.
 const STALLED_MS_MAX: u64 = 5_000;

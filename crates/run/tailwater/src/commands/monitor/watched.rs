@@ -19,7 +19,7 @@ use super::standing::{ShardStanding, StuckShards};
 
 /// How long records are waited for before the cluster is asked whether it is there.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long it may take to answer.
+/// How long a cluster may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Pause before a cluster that is away is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
