@@ -56,8 +56,8 @@ impl LocalDoorbell {
         *self.shared.word.borrow()
     }
 
-    /// The service has ended: all its connections are lost from now on, those that are made later, too. Whoever waits
-    /// for an answer is told that it is lost, though the service may have got the CALL. For good.
+    /// The service has ended: all its connections are lost from now on, those that are made later, too. Those who wait
+    /// for an answer are told that it is lost, though the service may have got the CALL. For good.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::Release);
         self.ring();

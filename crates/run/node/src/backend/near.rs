@@ -1,6 +1,6 @@
 //! The way to a backend from within the process that serves it: no socket, no other thread.
 //!
-//! A connection of this kind is lost when the backend ends, as one over a socket is: whoever holds it connects again, to
+//! A connection of this kind is lost when the backend ends, as one over a socket is. Who holds it connects again, to
 //! the backend that has taken its place, if one has.
 
 use std::sync::Arc;

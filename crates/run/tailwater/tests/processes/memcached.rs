@@ -256,7 +256,7 @@ fn set_and_get(address: &str, stop: &AtomicBool, rounds: &AtomicU64) {
         for (key, last) in acknowledged.iter_mut().enumerate() {
             let value = round.to_string();
             let answer = client.says(&format!("set key{key} 0 0 {}\r\n{value}\r\n", value.len()));
-            // Of what is not acknowledged nothing is known but that it is newer.
+            // What is not acknowledged may have come about, and is newer then.
             assert!(answer == "STORED" || answer.starts_with("SERVER_ERROR"), "{answer}");
             if answer == "STORED" {
                 *last = round;
