@@ -345,7 +345,7 @@ struct CellInner {
     hedges: Arc<HedgeBudget>,
     usual: Arc<Usual>,
     times: Arc<LookupTimes>,
-    sending: SendConfig,
+    sending: Arc<SendConfig>,
     versions: Arc<VersionClock>,
     buffers: BufferPool,
     counters: Arc<Counters>,
@@ -488,7 +488,7 @@ impl CellShared {
             Arc::clone(&self.moved),
         );
         let connecting = self.env.spawn("cache-connect", connecting);
-        let sending = sender::keep_sending(self.current().sending.clone(), Arc::clone(&replica));
+        let sending = sender::keep_sending(Arc::clone(&self.current().sending), Arc::clone(&replica));
         let sending = self.env.spawn("cache-send", sending);
         (KeptReplica { replica, _tasks: [connecting, sending] }, is_tried)
     }
@@ -507,6 +507,7 @@ impl Cell {
         let agreed = Arc::new(Agreed::new(Arc::clone(&configuration)));
         let (env, deadline) = (env.clone(), config.deadline);
         let sending = SendConfig { env: env.clone(), agreed: Arc::clone(&agreed), call_deadline: deadline };
+        let sending = Arc::new(sending);
         let begin = CellInner {
             env: env.clone(),
             config_id: configuration.id,

@@ -155,13 +155,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Sends all answers that there are.
     async fn flush(&mut self) -> Result<(), MemcachedEnd> {
+        // Before each read, and mostly all is sent by then.
+        if self.replies.len() == 0 {
+            return Ok(());
+        }
         let stalled = Duration::from_millis(self.front.config.stalled_ms);
         self.front.stats.bytes_written.add(self.replies.len() as u64);
         let mut pieces = VecDeque::from(self.replies.take());
         while !pieces.is_empty() {
-            let slices: Vec<IoSlice<'_>> =
-                pieces.iter().take(PIECES_AT_ONCE).map(|piece| IoSlice::new(piece)).collect();
-            let written = self.front.env.timeout(stalled, self.stream.write_vectored(&slices)).await;
+            let written = if let [only] = pieces.make_contiguous() {
+                self.front.env.timeout(stalled, self.stream.write(only)).await
+            } else {
+                let slices: Vec<IoSlice<'_>> =
+                    pieces.iter().take(PIECES_AT_ONCE).map(|piece| IoSlice::new(piece)).collect();
+                self.front.env.timeout(stalled, self.stream.write_vectored(&slices)).await
+            };
             let written = written.ok_or(MemcachedEnd::Stalled(stalled))??;
             if written == 0 {
                 return Err(io::Error::from(io::ErrorKind::WriteZero).into());

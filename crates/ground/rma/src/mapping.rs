@@ -23,6 +23,11 @@ const ROUND: usize = 4096;
 /// A large page, which one entry of the processor's tables maps, and whose bytes lie one behind the other in memory.
 const LARGE_PAGE: usize = 2 << 20;
 
+/// Cache lines of the next operation of a batch that are asked for while the one before is copied. More than a
+/// few only displace each other.
+const PREFETCH_LINES: usize = 8;
+const LINE: usize = 64;
+
 /// Who may do what with a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
@@ -209,11 +214,14 @@ impl Mapping {
         unsafe { AtomicU32::from_ptr(at.cast()) }
     }
 
-    /// Asks the processor to fetch the cache line at `offset`.
+    /// Asks the processor to fetch the first cache lines from `offset` on, for a copy that comes soon.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
-        if offset < self.len {
-            copy::prefetch(self.base.as_ptr().wrapping_add(offset));
+        for line in 0..PREFETCH_LINES {
+            let at = offset.saturating_add(line * LINE);
+            if at < self.len {
+                copy::prefetch(self.base.as_ptr().wrapping_add(at));
+            }
         }
     }
 

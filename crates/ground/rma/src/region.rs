@@ -123,6 +123,12 @@ impl Region {
         self.memory.read(place(offset), out);
     }
 
+    /// What is at `offset` is about to be read.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: u64) {
+        self.memory.prefetch(place(offset));
+    }
+
     /// As [`Region::read`], to the end of `out`.
     ///
     /// # Panics

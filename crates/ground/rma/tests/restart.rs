@@ -8,14 +8,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_rma::{
-    Address, Backing, CallError, ConnectError, OpError, ReadOp, Server, ServerConfig, connect,
+    Address, Backing, CallError, ConnectError, LocalDoorbell, OpError, ReadOp, Server, ServerConfig, connect,
+    local,
 };
 
-use world::{METHOD_ECHO, METHOD_HANG, TestService, Transport, World, on_every_socket, run};
+use world::{
+    METHOD_ECHO, METHOD_HANG, TestService, Transport, World, on_every_socket, on_every_transport, run,
+};
 
 #[test]
 fn everything_under_way_ends_when_the_server_does() {
-    on_every_socket(async |mut world: World| {
+    on_every_transport(async |mut world: World| {
         let connection = world.connection.clone();
         let seen = connection.watch(0, Duration::ZERO).await.expect("it is there");
         let call = connection.call(METHOD_HANG, Bytes::new());
@@ -25,17 +28,31 @@ fn everything_under_way_ends_when_the_server_does() {
             while world.service.hanging.lock().expect("no test panics with it").is_empty() {
                 world.env.sleep(Duration::from_millis(1)).await;
             }
-            drop(world.server.take());
+            world.end();
         };
         let (call, watch, ()) = futures::future::join3(call, watch, stop).await;
         assert!(matches!(call, Err(CallError::Lost(_))), "{call:?}");
         watch.expect_err("nobody rings any more");
         let lost = connection.lost().expect("it is known by now");
-        assert_eq!(lost.peer, world.address.as_ref().expect("it had a server").to_string());
+        let address = world.address.as_ref().map_or("local".to_owned(), ToString::to_string);
+        assert_eq!(lost.peer, address);
         let mut out = [0; 4];
         assert_eq!(connection.read(&[world.op(0, 0, 4)], &mut out).await, Err(lost.clone()));
         assert_eq!(connection.call(METHOD_ECHO, Bytes::new()).await, Err(CallError::Lost(lost.clone())));
         assert_eq!(connection.watch(seen, Duration::from_secs(600)).await, Err(lost));
+    });
+}
+
+#[test]
+fn a_connection_to_a_service_of_this_process_that_has_ended_is_lost_from_the_begin() {
+    run(async {
+        let bell = LocalDoorbell::new();
+        let (service, env) = (TestService::new(Backing::Private), tailwater_env::Env::real());
+        bell.close();
+        let late = local::connect(service, bell, &env);
+        assert!(late.lost().is_some());
+        let call = late.call(METHOD_ECHO, Bytes::new()).await;
+        assert!(matches!(call, Err(CallError::Lost(_))), "{call:?}");
     });
 }
 

@@ -10,6 +10,7 @@ mod copying;
 mod disks;
 mod lengths;
 mod logs;
+mod mutations;
 mod refills;
 mod segments;
 mod updates;
@@ -58,6 +59,12 @@ pub enum Plant {
     SetAcknowledgedUnapplied,
     /// A quorum of one: what one replica says counts twice.
     OneReplicaCountsTwice,
+    /// Backends apply what comes last, whichever version it has.
+    VersionIgnored,
+    /// They keep nothing of what was erased.
+    TombstoneDropped,
+    /// The memory of backends moves, and they do not say so: readers go on at the old place.
+    MoveNotSaid,
     /// A backend applies what clients that go by another configuration SET.
     SetUnderAnyConfiguration,
     /// Backends tell nobody which configuration they go by.
@@ -267,6 +274,10 @@ impl Plant {
             | Plant::ErasuresNotTold
             | Plant::CopiedAtNewVersion
             | Plant::LifeBegunAgain => refills::PlantedRefill::in_front_of(connection, self, backend),
+            Plant::VersionIgnored | Plant::TombstoneDropped => {
+                mutations::PlantedMutations::in_front_of(connection, self)
+            }
+            Plant::MoveNotSaid => mutations::OldPlace::in_front_of(connection),
             Plant::UpdateWithoutPromise => updates::PlantedUpdates::in_front_of(connection),
             Plant::PartialChunkFromItsMiddle
             | Plant::LengthTooEarly

@@ -75,6 +75,10 @@ are_caught! {
     a_set_that_is_acknowledged_and_not_applied_is_caught:
         SetAcknowledgedUnapplied in "cache", ["was acknowledged"];
     a_quorum_of_one_is_caught: OneReplicaCountsTwice in "cache", ["was acknowledged", "had been acknowledged"];
+    a_backend_that_ignores_versions_is_caught: VersionIgnored in "refill", ["at another version"];
+    a_backend_that_drops_its_tombstones_is_caught: TombstoneDropped in "refill", ["had been acknowledged"];
+    a_backend_whose_memory_moves_and_that_does_not_say_so_is_caught:
+        MoveNotSaid in "cache", ["was acknowledged", "had been acknowledged"];
     a_set_that_a_backend_takes_under_any_configuration_is_caught:
         SetUnderAnyConfiguration in "cell", ["was acknowledged", "had been acknowledged", "set in the cell before", "goes by configuration"];
     a_configuration_that_backends_do_not_tell_is_caught:

@@ -20,10 +20,12 @@
 //! ```
 
 mod invalidating;
+mod of_cell;
 
 use std::ops::ControlFlow;
 
 pub use invalidating::{Cached, InvalidatingCache, InvalidatingConfig, Load};
+pub use of_cell::{CELL_AS_OF_KEY, cell_event_key, cell_event_key_of};
 pub use tailwater_broadcast::client::{
     Acknowledged, Count, HeardEvent, ListenError, Listener, PublishError, Publisher, Received, ReplicasAt,
     Sharing, SharingStats,

@@ -13,8 +13,8 @@ use tailwater_broadcast::message::{Advertised, Chain, FROM_NOW, Member, Message,
 use tailwater_broadcast::{Batch, Position, Writer, frame};
 use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server};
 use tailwater_client::broadcast::{
-    Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, RegionOptions, Sharing,
-    Stream,
+    CELL_AS_OF_KEY, Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher,
+    RegionOptions, Sharing, Stream, cell_event_key,
 };
 use tailwater_env::{Env, Task};
 use tailwater_meta::Meta;
@@ -393,4 +393,44 @@ async fn no_value_is_kept_when_changes_were_removed_before_the_cache_heard_of_th
     cache.fresh().await;
     assert!(cache.load(b"tea").store(3));
     until_fresh(&cache, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_of_a_cell_are_fresh_only_as_far_as_the_bridge_says_that_it_has_told_all() {
+    let env = Env::real();
+    let dir = tempfile::tempdir().unwrap();
+    let proxy = proxy(&env, dir.path()).await;
+    let addresses = vec![proxy.address().to_string()];
+    let stream = Stream::parse("eu/tiles").unwrap();
+    let publisher = Publisher::new(&env, addresses.clone());
+    let (of_cell, fresh_for) = (true, Duration::from_secs(1_800));
+    let config = InvalidatingConfig { of_cell, fresh_for, ..InvalidatingConfig::default() };
+    let cache: InvalidatingCache<u32> = InvalidatingCache::new(&env, addresses, stream.clone(), config);
+    let publish = async |key: Option<&[u8]>, payload: String, collect: &Collect| {
+        let key = key.map(bytes::Bytes::copy_from_slice);
+        let content = Content { key, payload: payload.into(), ..Content::default() };
+        let seq = publisher.publish(&stream, &content, Some(collect)).await.unwrap().seq;
+        cache.reached(seq).await;
+    };
+    let as_of = async |ago_s: i64| {
+        let told = (env.wall_ms() - ago_s * 1_000).to_string();
+        publish(Some(CELL_AS_OF_KEY.as_bytes()), told, &Collect::SameKey).await;
+    };
+    let (tea, coffee) = (cell_event_key(b"tea"), cell_event_key(b"coffee"));
+    as_of(3_600).await;
+    for key in [&tea, &coffee] {
+        assert!(cache.load(key).store(1));
+        assert_eq!(cache.get(key), Some(Cached::MaybeStale(1)), "the bridge is an hour behind");
+    }
+    as_of(0).await;
+    cache.fresh().await;
+    assert_eq!(cache.get(&tea), Some(Cached::Fresh(1)), "and a bridge's word forgets nothing");
+    publish(Some(&tea), String::new(), &Collect::SameKey).await;
+    assert_eq!((cache.get(&tea), cache.get(&coffee)), (None, Some(Cached::Fresh(1))));
+    // What it said before, and what says nothing, take nothing back.
+    as_of(7_200).await;
+    publish(Some(CELL_AS_OF_KEY.as_bytes()), "yesterday".to_owned(), &Collect::SameKey).await;
+    assert_eq!(cache.get(&coffee), Some(Cached::Fresh(1)));
+    publish(None, String::new(), &Collect::KeepLast(0)).await;
+    assert!(cache.is_empty(), "any key may have changed");
 }

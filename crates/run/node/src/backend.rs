@@ -1,10 +1,11 @@
 //! One cache backend and its server: inside the node, or as a process of its own.
 
+mod near;
 mod readers;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -24,6 +25,7 @@ use tailwater_rma::{
 use tailwater_tls::{Acceptor, Dialer};
 use tokio::sync::Notify;
 
+pub(crate) use self::near::NearBackend;
 use self::readers::MappedReaders;
 
 /// Which cell a backend is for: they differ in what they keep, and how long.
@@ -100,6 +102,8 @@ pub struct BackendOptions {
 
 /// A backend that is being served.
 pub struct ServedBackend {
+    /// First of all, those in this process learn that it ends.
+    near: Arc<NearBackend>,
     backend: Arc<Backend>,
     server: Server,
     /// Hang up on those who lost the right to read, and move what they have mapped.
@@ -166,7 +170,13 @@ impl ServedBackend {
             }
         };
         let _revoking = [env.spawn("cell-rights", asking), env.spawn("cell-moves", moving)];
-        Ok(Self { backend, server, _revoking })
+        let near = NearBackend::new(env, &backend);
+        Ok(Self { near, backend, server, _revoking })
+    }
+
+    /// The way to it from within this process, which ends with it.
+    pub(crate) fn near(&self) -> Weak<NearBackend> {
+        Arc::downgrade(&self.near)
     }
 
     /// The backend itself, for this process.

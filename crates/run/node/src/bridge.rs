@@ -1,14 +1,16 @@
-//! Bridges between log streams and broadcast streams: `[[bridge]]` in the configuration.
+//! Bridges between log streams and broadcast streams, and from cells to those: `[[bridge]]` in the configuration.
 //!
 //! ```text
 //!   log stream  --a task a shard: reads, publishes, in order-->  broadcast stream      to_broadcast.rs
 //!   log stream  <--one task: appends, awaits, goes on----------  broadcast stream      to_log.rs
+//!   cell        --one task: follows, publishes what changed--->  broadcast stream      from_cell.rs
 //! ```
 //!
-//! How far each one is stands in the metadata (`state.rs`). It is written behind what it tells of, so after a crash
-//! something is read again; what of it the other side has is left out there, see the two files. A bridge that can't go
-//! on says what to do and tries again for ever.
+//! How far one of a log stream is stands in the metadata (`state.rs`). It is written behind what it tells of, so after
+//! a crash something is read again; what of it the other side has is left out there, see the two files. A bridge that
+//! can't go on says what to do and tries again for ever.
 
+mod from_cell;
 mod state;
 mod to_broadcast;
 mod to_log;
@@ -24,6 +26,7 @@ use tailwater_env::{Env, Task};
 use tailwater_log::Log;
 
 use crate::api::BridgeView;
+use crate::cells::created::CreatedCells;
 use crate::config::{BridgeConfig, BridgeEnd};
 use crate::turns::Turns;
 
@@ -52,6 +55,7 @@ struct BridgeContext {
     log: Log,
     /// Of those who catch up: a bridge with a backlog is one of them.
     turns: Arc<Turns>,
+    cells: Arc<CreatedCells>,
     /// The replicas of each region, this one included.
     regions: Arc<BTreeMap<String, ReplicasAt>>,
 }
@@ -106,13 +110,12 @@ impl Bridges {
     /// Starts what `configs` say, which were checked.
     pub fn start(
         env: &Env,
-        log: &Log,
-        turns: &Arc<Turns>,
+        (log, turns, cells): (&Log, &Arc<Turns>, &Arc<CreatedCells>),
         regions: BTreeMap<String, ReplicasAt>,
         configs: &[BridgeConfig],
     ) -> Self {
-        let turns = Arc::clone(turns);
-        let context = BridgeContext { env: env.clone(), log: log.clone(), turns, regions: Arc::new(regions) };
+        let (log, turns, cells) = (log.clone(), Arc::clone(turns), Arc::clone(cells));
+        let context = BridgeContext { env: env.clone(), log, turns, cells, regions: Arc::new(regions) };
         let (mut bridges, mut tasks) = (Vec::new(), Vec::new());
         for config in configs {
             let status = Arc::new(BridgeStatus::default());
@@ -126,6 +129,9 @@ impl Bridges {
                 }
                 (BridgeEnd::Broadcast(stream), BridgeEnd::Log(name)) => {
                     env.spawn("bridge", to_log::run(context, config, stream, name, status))
+                }
+                (BridgeEnd::Cell(name), BridgeEnd::Broadcast(stream)) => {
+                    env.spawn("bridge", from_cell::run(context, config, name, stream, status))
                 }
                 _ => continue,
             });

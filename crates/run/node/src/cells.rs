@@ -1,6 +1,7 @@
 //! The node's cells: the two of its log, of backends of its own or of processes elsewhere, and those that were created.
 
 pub mod created;
+mod near;
 pub mod owned;
 mod resized;
 mod rolled;
@@ -26,7 +27,8 @@ use tailwater_tls::{Acceptor, Dialer};
 
 use crate::api::{CellPlaceView, CellSpareView, CellView, ResizeCell};
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
-use crate::cells::owned::{CellWanted, ToOwn};
+use crate::cells::near::ToOwn;
+use crate::cells::owned::CellWanted;
 use crate::cells::resized::ChangeDriver;
 use crate::config::{self, CellModeSetting, CellSection, Config};
 use crate::gate::FrontGate;
@@ -140,7 +142,7 @@ impl CellBegun {
         let Self { kind, config, own, wanted, dialer } = self;
         let own_addresses = own.as_ref().map(|own| addresses_of(own, advertised)).unwrap_or_default();
         let connector: Arc<dyn Connector> = match &own {
-            Some(own) => Arc::new(ToOwn::new(env, own.backend())),
+            Some(own) => Arc::new(ToOwn::new(own)),
             None => Backends::by_address_with(env, dialer),
         };
         let configuration = owned::begin(env, &**meta, &*connector, &wanted).await?;

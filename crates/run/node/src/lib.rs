@@ -252,7 +252,8 @@ impl Node {
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
         let (broadcast, bridges) =
-            start_broadcast(&env, &config, broadcast, (&log, &turns), &users, &gate, &progress).await?;
+            start_broadcast(&env, &config, broadcast, (&log, &turns, &created), &users, &gate, &progress)
+                .await?;
         let copies = start_copies(&env, &config.cluster, &log, kafka.as_ref(), &gate).await?;
         let service = Arc::new(NodeService::new(
             env.clone(),
@@ -682,20 +683,20 @@ async fn bind_kafka(config: &tailwater_kafka::KafkaConfig) -> anyhow::Result<Kaf
     Ok(bound)
 }
 
-/// The broadcasts and their bridges to streams, where something listens for them.
+/// The broadcasts and their bridges to streams and cells, where something listens for them.
 async fn start_broadcast(
     env: &Env,
     config: &Config,
     listener: Option<TcpListener>,
-    (log, turns): (&Log, &Arc<Turns>),
+    of: (&Log, &Arc<Turns>, &Arc<CreatedCells>),
     users: &Arc<Users>,
     gate: &FrontGate,
     progress: &Progress,
 ) -> anyhow::Result<(Option<Broadcast>, Option<Bridges>)> {
     let Some(listener) = listener else { return Ok((None, None)) };
-    let kept = (config.data.as_path(), log.meta(), users);
+    let kept = (config.data.as_path(), of.0.meta(), users);
     let broadcast = Broadcast::start(env, listener, &config.broadcast, kept, gate, progress).await?;
-    let bridges = Bridges::start(env, log, turns, broadcast.regions(), &config.bridge);
+    let bridges = Bridges::start(env, of, broadcast.regions(), &config.bridge);
     Ok((Some(broadcast), Some(bridges)))
 }
 

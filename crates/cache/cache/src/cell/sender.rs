@@ -105,7 +105,7 @@ struct Queue {
     begun: Vec<BoxFuture<'static, ()>>,
 }
 
-/// What a CALL of mutations keeps to.
+/// What a CALL of mutations keeps to. Each CALL has a handle on it: all in it is counted by all threads.
 #[derive(Clone)]
 pub(super) struct SendConfig {
     pub(super) env: Env,
@@ -198,9 +198,9 @@ impl Sender {
 
 /// Begins as many CALLs to `replica` as there is something to send and room for. Does not wait: what does not end
 /// at once is left to the task.
-pub(super) fn begin(config: &SendConfig, replica: &Arc<Replica>) {
+pub(super) fn begin(config: &Arc<SendConfig>, replica: &Arc<Replica>) {
     while let Some(batch) = replica.sender.next_batch(config.env.now()) {
-        let mut call: BoxFuture<'static, ()> = Box::pin(send(config.clone(), Arc::clone(replica), batch));
+        let mut call: BoxFuture<'static, ()> = Box::pin(send(Arc::clone(config), Arc::clone(replica), batch));
         let mut context = Context::from_waker(Waker::noop());
         if call.as_mut().poll(&mut context).is_pending() {
             // The task polls it once more, which leaves a waker of its own with it.
@@ -211,7 +211,7 @@ pub(super) fn begin(config: &SendConfig, replica: &Arc<Replica>) {
 }
 
 /// Sees the CALLs to `replica` through, until it is dropped.
-pub(super) async fn keep_sending(config: SendConfig, replica: Arc<Replica>) {
+pub(super) async fn keep_sending(config: Arc<SendConfig>, replica: Arc<Replica>) {
     let mut under_way = FuturesUnordered::new();
     loop {
         begin(&config, &replica);
@@ -233,7 +233,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-async fn send(config: SendConfig, replica: Arc<Replica>, batch: Vec<SenderWaiting>) {
+async fn send(config: Arc<SendConfig>, replica: Arc<Replica>, batch: Vec<SenderWaiting>) {
     let under_way = UnderWay(&replica.sender);
     let answers = call(&config, &replica, &batch).await;
     // Before the answers, so that whoever comes back with the next SET finds room.

@@ -357,7 +357,10 @@ fn one_operation_with_many_keys_has_one_deadline_for_all() {
         in_runtime(|env| async move {
             let world = world(env, Mode::R32, 3, can).await;
             let deadline = world.cell.inner().deadline;
-            change(&world.cell, |inner| (inner.env, inner.sending.env) = (by_hand.clone(), by_hand));
+            change(&world.cell, |inner| {
+                Arc::make_mut(&mut inner.sending).env = by_hand.clone();
+                inner.env = by_hand;
+            });
             for faults in &world.faults {
                 faults.stalled.store(true, Ordering::Relaxed);
             }

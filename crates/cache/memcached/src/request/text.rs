@@ -105,9 +105,9 @@ pub(super) fn read(verb: &[u8], words: impl Iterator<Item = Bytes>) -> LineRead 
         Err(why) => LineRead::Refused(why, None),
     };
     match verb {
-        b"get" => whole(get(&words, false, None)),
-        b"gets" => whole(get(&words, true, None)),
-        b"gat" | b"gats" => whole(get_and_touch(&words, verb == b"gats")),
+        b"get" => whole(get(words, false, None)),
+        b"gets" => whole(get(words, true, None)),
+        b"gat" | b"gats" => whole(get_and_touch(words, verb == b"gats")),
         b"set" => store(StoreVerb::Set, false, &words),
         b"add" => store(StoreVerb::Add, false, &words),
         b"replace" => store(StoreVerb::Replace, false, &words),
@@ -131,17 +131,19 @@ fn is_noreply(word: Option<&Bytes>) -> bool {
     word.is_some_and(|word| word == "noreply")
 }
 
-fn get(words: &[Bytes], with_cas: bool, touch: Option<i64>) -> Result<TextRequest, RefusalLine> {
+fn get(words: Vec<Bytes>, with_cas: bool, touch: Option<i64>) -> Result<TextRequest, RefusalLine> {
     if words.is_empty() {
         return Err(UNKNOWN);
     }
-    let keys: Option<Vec<Bytes>> = words.iter().cloned().map(key).collect();
+    // In the words' own memory.
+    let keys: Option<Vec<Bytes>> = words.into_iter().map(key).collect();
     Ok(TextRequest::Get { keys: keys.ok_or(BAD_LINE)?, with_cas, touch })
 }
 
-fn get_and_touch(words: &[Bytes], with_cas: bool) -> Result<TextRequest, RefusalLine> {
-    let [exptime, keys @ ..] = words else { return Err(UNKNOWN) };
-    get(keys, with_cas, Some(number(exptime).ok_or("CLIENT_ERROR invalid exptime argument")?))
+fn get_and_touch(mut words: Vec<Bytes>, with_cas: bool) -> Result<TextRequest, RefusalLine> {
+    let Some(exptime) = words.first() else { return Err(UNKNOWN) };
+    let exptime = number(exptime).ok_or("CLIENT_ERROR invalid exptime argument")?;
+    get(words.split_off(1), with_cas, Some(exptime))
 }
 
 /// `KEY FLAGS EXPTIME BYTES [CAS] [noreply]`.

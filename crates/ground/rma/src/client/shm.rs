@@ -26,11 +26,6 @@ use crate::frame::{Decoder, HelloReply};
 use crate::limits::READ_BYTES_MAX;
 use crate::mapping::Mapping;
 
-/// Cache lines of the next operation of a batch that are asked for while the one before is copied. More than a
-/// few only displace each other.
-const PREFETCH_LINES: usize = 8;
-const LINE: usize = 64;
-
 /// What a server handed over.
 pub(crate) struct Maps {
     regions: Vec<(RegionInfo, Mapping)>,
@@ -96,9 +91,7 @@ impl Shm {
         let mut rest = out;
         for (place, op) in ops.iter().enumerate() {
             if let Some(Ok((mapping, offset))) = ops.get(place + 1).map(|next| self.find(next)) {
-                for line in 0..PREFETCH_LINES {
-                    mapping.prefetch(offset + line * LINE);
-                }
+                mapping.prefetch(offset);
             }
             let (part, behind) = rest.split_at_mut(op.len as usize);
             rest = behind;

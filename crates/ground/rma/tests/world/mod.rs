@@ -229,6 +229,14 @@ impl World {
         self.bell.ring();
     }
 
+    /// The service ends: its server, or what it is in this process.
+    pub fn end(&mut self) {
+        drop(self.server.take());
+        if let Bell::Local(bell) = &*self.bell {
+            bell.close();
+        }
+    }
+
     /// Rings so many times, at an uneven pace.
     pub fn ringer(&self, rounds: u32) -> impl FnOnce() + Send + 'static {
         let bell = self.bell.clone();

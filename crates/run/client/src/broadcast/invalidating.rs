@@ -14,6 +14,8 @@
 //!   everything and begins again from now on; whichever region it listens in, once that has heard of it. Until then
 //!   values get stale.
 //! - When retention removed events of the stream before they arrived, it does so as well.
+//! - Where a bridge tells the stream what changes in a cell, values are fresh only as far as the bridge says that it
+//!   has told all: a bridge that is gone tells nothing, and neither does the proxy say so.
 
 mod applied;
 
@@ -30,6 +32,7 @@ use tailwater_env::{Env, HashMap, Instant, Task};
 use tokio::sync::Notify;
 
 use self::applied::Applied;
+use super::of_cell::{CELL_AS_OF_KEY, as_of_ms};
 
 /// How often the proxy is asked how far it is at least.
 const ASK_EVERY: Duration = Duration::from_millis(500);
@@ -50,6 +53,11 @@ pub struct InvalidatingConfig {
     /// Whether all events of the stream collect by key only. Then the event that made another one obsolete has
     /// its key, and a tombstone forgets nothing.
     pub collects_by_key: bool,
+    /// Whether the stream is that of a bridge from a cell ([`super::cell_event_key`] names the keys). Then values count
+    /// as fresh only if all that changed [`fresh_for`](Self::fresh_for) ago is told by the bridge's own word, too, as
+    /// far as its wall clock and this one agree. The bridge is about four seconds behind, so `fresh_for` has to be
+    /// more. Events collect as with `collects_by_key`.
+    pub of_cell: bool,
     /// Whether it gets most events from the region's other listeners and caches that share, and passes them on to
     /// others ([`Listener::sharing`]), so that thousands of caches don't load the proxy. It is `Fresh` by the same word
     /// of the proxy's, which each of them asks all the same. Where it can't listen for the others it says so in the
@@ -63,6 +71,7 @@ impl Default for InvalidatingConfig {
             entries_max: 100_000,
             fresh_for: Duration::from_secs(2),
             collects_by_key: false,
+            of_cell: false,
             sharing: None,
         }
     }
@@ -123,6 +132,8 @@ struct InvalidatingState<V> {
     /// No value from before this number is kept, once it is known where the stream was at the beginning.
     position: Option<u64>,
     fresh_as_of: Option<Instant>,
+    /// Until then the bridge has told all, by its own word and both wall clocks.
+    bridge_as_of: Option<Instant>,
 }
 
 impl<V: Clone + Send + 'static> InvalidatingCache<V> {
@@ -143,6 +154,7 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
             began: false,
             position: None,
             fresh_as_of: None,
+            bridge_as_of: None,
         };
         let shared = Arc::new(InvalidatingShared {
             env: env.clone(),
@@ -219,9 +231,10 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
         self.shared.until(|state| state.position.is_some_and(|position| position >= seq)).await;
     }
 
-    /// All events are applied whose publish was answered before then, in whichever region; `None` if that is not known.
+    /// All events are applied whose publish was answered before then, in whichever region, and the bridge from a cell
+    /// has told of all that changed before then, if the stream has one; `None` if that is not known.
     pub fn fresh_as_of(&self) -> Option<Instant> {
-        self.shared.state.lock().fresh_as_of
+        self.shared.state.lock().as_of(&self.shared.config)
     }
 
     /// Values that it holds.
@@ -289,9 +302,21 @@ impl<V> Drop for Load<V> {
 }
 
 impl<V> InvalidatingState<V> {
+    fn as_of(&self, config: &InvalidatingConfig) -> Option<Instant> {
+        // None is less than any time.
+        if config.of_cell { self.fresh_as_of.min(self.bridge_as_of) } else { self.fresh_as_of }
+    }
+
     /// Until when values count as fresh.
     fn fresh_until(&self, config: &InvalidatingConfig) -> Option<Instant> {
-        Some(self.fresh_as_of? + config.fresh_for)
+        Some(self.as_of(config)? + config.fresh_for)
+    }
+
+    /// The bridge had told all up to a time by its wall clock, so long ago by this one.
+    fn told_until(&mut self, now: Instant, ago: Duration) {
+        // Before this process's time there is no instant.
+        let as_of = (now.since(Instant::from_ns(0)) > ago).then(|| now - ago);
+        self.bridge_as_of = self.bridge_as_of.max(as_of);
     }
 
     fn insert(&mut self, key: Bytes, value: V, entries_max: usize) {
@@ -427,7 +452,7 @@ async fn listen<V: Send + 'static>(
         drop(listener);
         let mut state = shared.state.lock();
         state.clear();
-        (state.began, state.position, state.fresh_as_of) = (false, None, None);
+        (state.began, state.position, state.fresh_as_of, state.bridge_as_of) = (false, None, None, None);
     }
 }
 
@@ -441,9 +466,17 @@ fn apply<V>(
     for event in batch.events() {
         let event = event?;
         match &event.kind {
-            Kind::Tombstone if shared.config.collects_by_key => skipped = true,
+            Kind::Tombstone if shared.config.collects_by_key || shared.config.of_cell => skipped = true,
             Kind::Tombstone => state.clear(),
             Kind::Data(content) | Kind::Collection(content, _) => match &content.key {
+                Some(key) if shared.config.of_cell && key == CELL_AS_OF_KEY.as_bytes() => {
+                    if let Some(as_of_ms) = as_of_ms(&content.payload) {
+                        let ago = shared.env.wall_ms().saturating_sub(as_of_ms);
+                        // A clock that is ahead makes nothing fresher than now.
+                        let ago = Duration::from_millis(u64::try_from(ago).unwrap_or(0));
+                        state.told_until(shared.env.now(), ago);
+                    }
+                }
                 Some(key) => state.changed(key),
                 None => state.clear(),
             },

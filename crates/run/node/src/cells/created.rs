@@ -10,17 +10,19 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tailwater_cache::limits::BACKENDS_MAX;
-use tailwater_cache::{BackendStats, Backends, Cell, CellStats, Configuration};
+use tailwater_cache::{BackendStats, Backends, Cell, CellStats, Configuration, Connector};
 use tailwater_env::{Env, Task};
 use tailwater_format::call::CellInfo;
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_rma::Address;
 use tokio::sync::Mutex;
 
+use super::near::{NearBackends, NearFirst};
 use super::resized::{ChangeDriver, OwnBackends};
 use super::rolled::CellRolls;
 use super::{
-    CellDoors, CellError, CellWanted, addresses_of, connect, info_of, mode_of, options_of, owned, view_of,
+    CellDoors, CellError, CellWanted, addresses_of, connect, info_of, mode_of, options_of, owned,
+    unix_address, view_of,
 };
 use crate::api::{CellRollView, CellView, CreateCell};
 use crate::backend::{CellKind, ServedBackend};
@@ -123,6 +125,7 @@ pub struct CreatedCells {
     config: Config,
     pub(super) meta: Arc<dyn Meta>,
     doors: CellDoors,
+    near: Arc<NearBackends>,
     pub(super) cells: Mutex<BTreeMap<String, CreatedCell>>,
     pub(super) rolls: CellRolls,
 }
@@ -151,6 +154,7 @@ impl CreatedCells {
             config: config.clone(),
             meta: Arc::clone(meta),
             doors,
+            near: Arc::default(),
             cells: Mutex::default(),
             rolls: CellRolls::default(),
         };
@@ -243,7 +247,8 @@ impl CreatedCells {
             own.insert(number, served);
         }
         let (env, meta) = (&self.env, &self.meta);
-        let connector = Backends::by_address_with(env, self.doors.dialer.clone());
+        let far = Backends::by_address_with(env, self.doors.dialer.clone());
+        let connector: Arc<dyn Connector> = Arc::new(NearFirst::new(&self.near, far));
         let known = owned::stored(&**meta, name).await?;
         let configuration = match known {
             // The backends may have changed since the cell was created, or be about to.
@@ -294,6 +299,9 @@ impl CreatedCells {
         let served = ServedBackend::start(&self.env, &options, Arc::clone(&self.doors.authorizer)).await;
         let served = served.with_context(|| format!("backend {number} of the cell {name}"))?;
         let addresses = addresses_of(&served, self.config.listen.advertised_data);
+        if let Some(address) = unix_address(&served) {
+            self.near.note(address, served.near());
+        }
         Ok((served, addresses))
     }
 }

@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tailwater_cache::limits::SEED_DEADLINE;
-use tailwater_cache::{Backend, BackendPlace, Cell, Configuration, Connecting, Connector, Mode};
+use tailwater_cache::{BackendPlace, Cell, Configuration, Connector, Mode};
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, MetaError, Op};
-use tailwater_rma::{LocalDoorbell, local};
 
 /// Where configurations are, each below its cell's name.
 pub const PREFIX: &str = "cell/configuration/";
@@ -177,26 +176,5 @@ async fn keep_watched(meta: &dyn Meta, key: &str, cell: &Cell) -> anyhow::Result
             event = watch.next() => drop(event?),
             _ = cell.configured_after(known) => {}
         }
-    }
-}
-
-/// Connections to a backend in this process, whatever its number is.
-pub struct ToOwn {
-    env: Env,
-    backend: Arc<Backend>,
-}
-
-impl ToOwn {
-    /// To this one.
-    pub fn new(env: &Env, backend: &Arc<Backend>) -> Self {
-        Self { env: env.clone(), backend: Arc::clone(backend) }
-    }
-}
-
-impl Connector for ToOwn {
-    fn connect<'a>(&'a self, _: &'a BackendPlace) -> Connecting<'a> {
-        let backend = Arc::clone(&self.backend);
-        let connection = local::connect(backend, LocalDoorbell::new(), &self.env);
-        Box::pin(std::future::ready(Ok(connection)))
     }
 }

@@ -6,16 +6,19 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tailwater_broadcast::{Collect, Stream};
+use tailwater_cache::Configuration;
 
 use super::BroadcastConfig;
+use crate::backend::CellKind;
 
-/// Carries a log stream's records into a broadcast stream, or a broadcast stream's events into a log stream.
+/// Carries a log stream's records into a broadcast stream, or a broadcast stream's events into a log stream, or tells a
+/// broadcast stream which keys of a cell have changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeConfig {
-    /// Where from: `log:NAME` or `broadcast:REGION/NAME`.
+    /// Where from: `log:NAME`, `broadcast:REGION/NAME` or `cell:NAME`.
     pub from: String,
-    /// Where to: the other one of the two.
+    /// Where to: from a broadcast stream a log stream, and otherwise a broadcast stream.
     pub to: String,
     /// Which earlier events each event makes obsolete, as in `tailwater broadcast publish --collect`; into a broadcast
     /// stream only.
@@ -47,6 +50,8 @@ pub enum BridgeEnd {
     Log(String),
     /// A broadcast stream.
     Broadcast(Stream),
+    /// A created cell, by its name.
+    Cell(String),
 }
 
 impl fmt::Display for BridgeEnd {
@@ -54,6 +59,7 @@ impl fmt::Display for BridgeEnd {
         match self {
             BridgeEnd::Log(name) => write!(f, "log:{name}"),
             BridgeEnd::Broadcast(stream) => write!(f, "broadcast:{stream}"),
+            BridgeEnd::Cell(name) => write!(f, "cell:{name}"),
         }
     }
 }
@@ -67,7 +73,11 @@ impl FromStr for BridgeEnd {
             Some(("broadcast", name)) => {
                 Stream::parse(name).map(BridgeEnd::Broadcast).map_err(|error| format!("{text:?}: {error}"))
             }
-            _ => Err(format!("{text:?} is neither log:NAME nor broadcast:REGION/NAME")),
+            Some(("cell", name)) => {
+                let checked = Configuration::check_name(name).map_err(|error| format!("{text:?}: {error}"));
+                checked.map(|()| BridgeEnd::Cell(name.to_owned()))
+            }
+            _ => Err(format!("{text:?} is neither log:NAME nor broadcast:REGION/NAME nor cell:NAME")),
         }
     }
 }
@@ -83,7 +93,17 @@ impl BridgeConfig {
         let stream = match (&from, &to) {
             (BridgeEnd::Log(_), BridgeEnd::Broadcast(stream)) => stream,
             (BridgeEnd::Broadcast(stream), BridgeEnd::Log(_)) => stream,
-            _ => return Err("one end has to be a log stream and the other one a broadcast stream".to_owned()),
+            (BridgeEnd::Cell(name), BridgeEnd::Broadcast(_)) if CellKind::named(name).is_some() => {
+                return Err(format!("the {name} cell is the log's own: name one that was created"));
+            }
+            (BridgeEnd::Cell(_), BridgeEnd::Broadcast(stream)) => stream,
+            _ => {
+                return Err(
+                    "one end has to be a log stream and the other one a broadcast stream, or the first a \
+                            cell and the second a broadcast stream"
+                        .to_owned(),
+                );
+            }
         };
         if !broadcast.enabled {
             return Err("the node takes no part in broadcasts: set enabled in [broadcast]".to_owned());
@@ -92,8 +112,11 @@ impl BridgeConfig {
         if region != broadcast.region && !broadcast.regions.contains_key(region) {
             return Err(format!("region {region} is neither the node's own nor in [broadcast.regions]"));
         }
-        if matches!(from, BridgeEnd::Broadcast(_)) && !(self.collect.is_empty() && self.shards.is_empty()) {
+        if !matches!(from, BridgeEnd::Log(_)) && !(self.collect.is_empty() && self.shards.is_empty()) {
             return Err("collect and shards are for bridges from log streams".to_owned());
+        }
+        if matches!(from, BridgeEnd::Cell(_)) && self.start == BridgeStart::Now {
+            return Err("a bridge from a cell tells of what comes, and has no start".to_owned());
         }
         if !self.collect.is_empty() {
             Collect::parse(&self.collect, 0).map_err(|error| format!("collect: {error}"))?;
@@ -170,6 +193,14 @@ mod tests {
         assert!(why(&[collect]).contains("collect"));
         let back = BridgeConfig { shards: vec![1], ..bridge("broadcast:local/b", "log:a") };
         assert!(why(&[back]).contains("from log streams"));
+        assert!(why(&[bridge("broadcast:local/b", "cell:tiles")]).contains("the first a cell"));
+        assert!(why(&[bridge("log:a", "cell:tiles")]).contains("the first a cell"));
+        assert!(why(&[bridge("cell:data", "broadcast:local/b")]).contains("the log's own"));
+        assert!(why(&[bridge("cell:a b", "broadcast:local/b")]).contains("a b"));
+        let cell = bridge("cell:tiles", "broadcast:local/tiles");
+        assert!(why(&[BridgeConfig { shards: vec![1], ..cell.clone() }]).contains("from log streams"));
+        assert!(why(&[BridgeConfig { start: BridgeStart::Now, ..cell.clone() }]).contains("no start"));
+        check(&[cell], &broadcast).expect("a cell's changes are told");
         let off = BroadcastConfig { enabled: false, ..BroadcastConfig::default() };
         assert!(check(&[one], &off).is_err());
     }

@@ -1,10 +1,13 @@
-//! Bridges between log streams and broadcast streams, through real nodes and the command line.
+//! Bridges between log streams and broadcast streams, and from cells, through real nodes and the command line.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::support::{Follower, Node, free_port, wait_for};
 use serde_json::Value;
+use tailwater_client::broadcast::{InvalidatingCache, InvalidatingConfig, Stream, cell_event_key};
+use tailwater_env::Env;
 
 /// A node of region `b`, which has the broadcast streams, and one of region `a`, which has the log and the bridge.
 fn two_regions(dir: &Path, bridge: &str) -> (Node, Node) {
@@ -222,4 +225,56 @@ fn what_retention_removed_before_it_was_carried_or_heard_is_said_and_what_is_lef
     assert_eq!(out.lines().last(), Some("4"));
     let page = node.get("/metrics").expect("a page");
     assert!(page.contains("tailwater_broadcast_removed_total 4"), "{page}");
+}
+
+#[test]
+fn a_cache_elsewhere_is_told_what_changes_in_a_cell_and_forgets_all_when_nobody_knows_what_has_changed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bridge = "[{from=\"cell:tiles\", to=\"broadcast:local/tiles\"}]";
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_BRIDGE", bridge)]);
+    wait_for("the bridge to say that there is no cell", || {
+        let error = bridges(&node).first()?["error"].as_str()?.to_owned();
+        error.contains("tailwater cell create tiles").then_some(())
+    });
+    let create = ["--backends", "3", "--mode", "r3.2", "--capacity-bytes", "1048576"];
+    node.run(&[&["cell", "create", "tiles"], &create[..]].concat());
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let _entered = runtime.enter();
+    let config = InvalidatingConfig {
+        of_cell: true,
+        fresh_for: Duration::from_secs(3_600),
+        ..InvalidatingConfig::default()
+    };
+    let stream = Stream::parse("local/tiles").expect("a name");
+    let at = vec![node.broadcast.clone()];
+    let cache: InvalidatingCache<u32> = InvalidatingCache::new(&Env::real(), at, stream, config);
+    let [tea, coffee] = ["tea", "coffee"].map(|key| cell_event_key(key.as_bytes()));
+    runtime.block_on(cache.fresh());
+    let told = cache.fresh_as_of();
+    // While all backends are heard for the first time, everything may be told to have changed more than once.
+    wait_for("one key to be forgotten, and not another one", || {
+        for key in [&tea, &coffee] {
+            cache.load(key).store(1);
+        }
+        node.run_in_time(&["cache", "set", "--cell", "tiles", "tea", "new"]);
+        wait_for("the key to be forgotten", || cache.get(&tea).is_none().then_some(()));
+        cache.get(&coffee)
+    });
+    wait_for("all to be told up to a later time", || (cache.fresh_as_of() > told).then_some(()));
+
+    wait_for("a value to be kept", || cache.load(&coffee).store(1).then_some(()));
+    node.process.kill();
+    node.restart();
+    wait_for("all to be forgotten", || cache.is_empty().then_some(()));
+    let args = ["broadcast", "listen", "tiles", "--from", "start", "--exit-at-end", "--format", "<%k>\\n"];
+    let heard = node.run(&args);
+    let events: Vec<&str> = heard.lines().filter(|line| line.starts_with('<')).collect();
+    assert_eq!(
+        events.first(),
+        Some(&"<>"),
+        "what tells that any key may have changed collects all before: {heard}"
+    );
+    assert!(bridges(&node)[0]["carried"].as_u64() >= Some(1));
 }

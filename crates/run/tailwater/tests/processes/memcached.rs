@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::support::{Node, Process, TIME_ENOUGH, free_port, tailwater, told, wait_for};
 
@@ -237,4 +237,70 @@ fn while_a_backend_of_three_is_killed_and_started_again_no_increment_is_lost_or_
     let missing = last - numbers.len() as u64;
     assert!(missing <= unknown, "{missing} of {last} were answered to nobody, and {unknown} are unknown");
     assert!(node.process.is_running());
+}
+
+/// Has the load end, however its test ends.
+struct StopsAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopsAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sets some keys to numbers that grow, and gets each of them at once, until it is to stop. Counts its rounds.
+fn set_and_get(address: &str, stop: &AtomicBool, rounds: &AtomicU64) {
+    let mut client = Client::connect(address);
+    let mut acknowledged = [0_u64; 32];
+    for round in 1.. {
+        for (key, last) in acknowledged.iter_mut().enumerate() {
+            let value = round.to_string();
+            let answer = client.says(&format!("set key{key} 0 0 {}\r\n{value}\r\n", value.len()));
+            // What is not acknowledged may have come about, and is newer then.
+            assert!(answer == "STORED" || answer.starts_with("SERVER_ERROR"), "{answer}");
+            if answer == "STORED" {
+                *last = round;
+            }
+            let header = client.says(&format!("get key{key}\r\n"));
+            if header.starts_with("SERVER_ERROR") {
+                continue;
+            }
+            assert!(header.starts_with("VALUE") || *last == 0, "key {key} is lost, {last} was acknowledged");
+            if header.starts_with("VALUE") {
+                let got: u64 = client.says("").parse().expect("a number that was set");
+                assert_eq!(client.says(""), "END");
+                assert!((*last..=round).contains(&got), "key {key} is {got}, {last} was acknowledged");
+            }
+        }
+        rounds.store(round, Ordering::Relaxed);
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn while_a_node_s_own_backends_are_restarted_one_after_another_its_clients_lose_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (node, address) = node(&dir, &[]);
+    node.run(&["cell", "resize", "memcached", "--backends", "2"]);
+    node.run(&["cell", "resize", "memcached", "--spares", "1"]);
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _stops = StopsAtEnd(&stop);
+        let loading = scope.spawn(|| set_and_get(&address, &stop, &rounds));
+        let more = || {
+            let before = rounds.load(Ordering::Relaxed);
+            let done = || rounds.load(Ordering::Relaxed) > before + 1 || loading.is_finished();
+            wait_for("the load to go on", || done().then_some(()));
+        };
+        more();
+        // One copy of each key: whoever went on with a backend that has ended would lose what it sets.
+        assert_eq!(node.run(&["cell", "roll", "memcached"]), "cell memcached: 2 backends restarted\n");
+        more();
+        assert_eq!(node.run(&["cell", "roll", "memcached"]), "cell memcached: 2 backends restarted\n");
+        more();
+        stop.store(true, Ordering::Relaxed);
+        loading.join().expect("nothing was lost");
+    });
 }
