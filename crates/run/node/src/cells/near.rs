@@ -136,7 +136,7 @@ mod tests {
                 (1, 1),
                 "none was acknowledged by the first"
             );
-            let got = cell.get_consistent(&[tea.clone()]).await.remove(0);
+            let got = cell.get_consistent(std::slice::from_ref(&tea)).await.remove(0);
             assert!(matches!(&got, Lookup::Hit { value, .. } if value == "2"), "{got:?}");
             // Nobody holds its memory any more.
             while Arc::strong_count(&first) > 1 {

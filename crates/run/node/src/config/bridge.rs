@@ -112,7 +112,8 @@ impl BridgeConfig {
         if region != broadcast.region && !broadcast.regions.contains_key(region) {
             return Err(format!("region {region} is neither the node's own nor in [broadcast.regions]"));
         }
-        if !matches!(from, BridgeEnd::Log(_)) && !(self.collect.is_empty() && self.shards.is_empty()) {
+        let is_shaped = !self.collect.is_empty() || !self.shards.is_empty();
+        if is_shaped && !matches!(from, BridgeEnd::Log(_)) {
             return Err("collect and shards are for bridges from log streams".to_owned());
         }
         if matches!(from, BridgeEnd::Cell(_)) && self.start == BridgeStart::Now {
