@@ -28,6 +28,8 @@
 //! | 13 `CopyState` | [`CopyState`] | [`CopyHops`] |
 //! | 14 `CopyLead` | [`CopyLead`] | [`CopyPlanKept`] |
 //! | 15 `CopyOffsets` | [`CopyOffsets`] | [`CopiedOffsets`] |
+//! | 17 `CopyReport` | [`CopyReport`] | [`CopyTasks`] |
+//! | 18 `CopyPush` | [`CopyPush`] | [`CopyPushed`] |
 //! | 16 `FindCell` | [`FindCell`] | [`CellInfo`] |
 
 use bytes::{Bytes, BytesMut};
@@ -39,15 +41,16 @@ use crate::ids::{
 };
 use crate::limits::{
     APPEND_ITEMS_MAX, CALL_BYTES_MAX, CALL_INFO_BYTES_MAX, CELL_BACKENDS_MAX, CLUSTERS_MAX,
-    COPIED_OFFSETS_MAX, OFFSET_MAX, SEGMENTS_PER_REPLY_MAX, SHARDS_PER_CALL_MAX, TERM_MAX,
+    COPIED_OFFSETS_MAX, COPY_TASKS_MAX, OFFSET_MAX, SEGMENTS_PER_REPLY_MAX, SHARDS_PER_CALL_MAX, TERM_MAX,
 };
 use crate::tails::Tail;
 
 mod copy;
 mod error;
 pub use copy::{
-    CopiedOffset, CopiedOffsets, CopiedShard, CopyEnd, CopyEntries, CopyFrom, CopyHop, CopyHops, CopyLead,
-    CopyNext, CopyOffsets, CopyOpen, CopyOpened, CopyPlan, CopyPlanKept, CopyState,
+    CopiedOffset, CopiedOffsets, CopiedShard, CopyEnd, CopyEntries, CopyFrom, CopyHeld, CopyHop, CopyHops,
+    CopyLead, CopyNext, CopyOffsets, CopyOpen, CopyOpened, CopyPlan, CopyPlanKept, CopyPush, CopyPushed,
+    CopyReport, CopyResume, CopyRunning, CopyState, CopyTask, CopyTasks,
 };
 pub use error::{CallErrorCode, CallRefusal};
 
@@ -90,11 +93,15 @@ pub enum Method {
     CopyOffsets = 15,
     /// A cell that was created, by its name.
     FindCell = 16,
+    /// What a worker of the cluster is to copy.
+    CopyReport = 17,
+    /// What it has copied.
+    CopyPush = 18,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 16] = [
+    pub const ALL: [Method; 18] = [
         Method::Hello,
         Method::FindStream,
         Method::Append,
@@ -111,6 +118,8 @@ impl Method {
         Method::CopyLead,
         Method::CopyOffsets,
         Method::FindCell,
+        Method::CopyReport,
+        Method::CopyPush,
     ];
 
     /// The number on the wire.
@@ -142,6 +151,8 @@ impl Method {
             Method::CopyLead => "copy_lead",
             Method::CopyOffsets => "copy_offsets",
             Method::FindCell => "find_cell",
+            Method::CopyReport => "copy_report",
+            Method::CopyPush => "copy_push",
         }
     }
 }
@@ -193,6 +204,10 @@ call_messages! {
     CopyLead: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
     CopyOffsets: CALL_INFO_BYTES_MAX, 32;
     CopiedOffsets: CALL_BYTES_MAX, COPIED_OFFSETS_MAX + 32;
+    CopyReport: CALL_INFO_BYTES_MAX, COPY_TASKS_MAX + 32;
+    CopyTasks: CALL_BYTES_MAX, COPY_TASKS_MAX + 32;
+    CopyPush: CALL_BYTES_MAX, 2 * SHARDS_PER_CALL_MAX + CLUSTERS_MAX + 32;
+    CopyPushed: CALL_BYTES_MAX, 2 * SHARDS_PER_CALL_MAX + 32;
     FindCell: CALL_INFO_BYTES_MAX, 32;
     CellInfo: CALL_BYTES_MAX, CELL_BACKENDS_MAX + 32;
 }

@@ -40,6 +40,7 @@ pub mod signal;
 mod tokens;
 mod turns;
 mod views;
+pub mod worker;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

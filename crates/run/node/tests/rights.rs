@@ -15,9 +15,9 @@ use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Content, Stream};
 use tailwater_env::Env;
 use tailwater_format::call::{
-    Append, CallErrorCode, CopyLead, CopyOffsets, CopyOpen, CopyPlan, CopyState, FindCell, FindStream,
-    InitProducer, Locate, Method, ReadDurable, SegmentRef, Segments, StreamInfo, Tails, decode_call,
-    encode_call,
+    Append, CallErrorCode, CopyLead, CopyOffsets, CopyOpen, CopyPlan, CopyPush, CopyReport, CopyState,
+    FindCell, FindStream, InitProducer, Locate, Method, ReadDurable, SegmentRef, Segments, StreamInfo, Tails,
+    decode_call, encode_call,
 };
 use tailwater_node::Node;
 use tailwater_permissions::{Operation, ResourceKind, RuleFilter};
@@ -49,6 +49,7 @@ const HTTP: [(&str, &str, &str); 48] = [
     ("POST", "/v1/streams/hidden/truncate", "{\"shard\":0,\"offset\":0}"),
     ("GET", "/v1/streams/hidden/tree", ""),
     ("PUT", "/v1/streams/hidden/tree", "{\"source\":\"us\",\"to\":[\"eu\"]}"),
+    ("GET", "/v1/operations", ""),
     ("GET", "/v1/clusters", ""),
     ("GET", "/v1/clusters/eu", ""),
     ("PUT", "/v1/clusters/eu", "{\"address\":\"127.0.0.1:1\"}"),
@@ -136,6 +137,8 @@ fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
         (Method::CopyState, encode_call(&CopyState { stream: stream() })),
         (Method::CopyLead, encode_call(&CopyLead::default())),
         (Method::CopyOffsets, encode_call(&CopyOffsets { stream: stream(), ..Default::default() })),
+        (Method::CopyReport, encode_call(&CopyReport { worker: "w".to_owned(), ..Default::default() })),
+        (Method::CopyPush, encode_call(&CopyPush { stream: stream(), ..Default::default() })),
     ]
 }
 

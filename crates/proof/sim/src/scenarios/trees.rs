@@ -1,7 +1,9 @@
 //! A stream that is copied between 3 to 12 clusters: the copying of a node in each of them, over simulated links, while
 //! clusters crash, links are slow or cut, plans change, copies are emptied, and the source removes records.
 //!
-//! The code that runs is that of `copy` on `log`. A cluster has one node, without cells. Checked:
+//! The code that runs is that of `copy` on `log`. A cluster has one node, without cells. In the scenario `schedule` it
+//! has workers, too, which crash, leave, are slow and cut off, and which two schedulers tell at once what to run.
+//! Checked:
 //! - each shard by a [`ShardChecker`], whose readers are those of all clusters: what was acknowledged at the source is
 //!   what every consumer of every cluster gets, at the same offsets, in order, in the same terms;
 //! - a consumer misses only what the source was asked to remove, and is told;
@@ -15,6 +17,7 @@ mod chaos;
 pub(super) mod cluster;
 mod consumers;
 mod producers;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,6 +81,10 @@ struct TreesShared {
     outside: Outside,
     net: Net,
     nodes: Vec<Node>,
+    /// The workers of each cluster.
+    workers: Vec<Vec<Node>>,
+    /// Tells workers now and then what to run, too.
+    other_scheduler: workers::OtherScheduler,
     config: LogConfig,
     stream_config: StreamConfig,
     plant: Plant,
@@ -164,16 +171,38 @@ fn shard_id(stream: StreamId, shard: u32) -> ShardId {
 
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    world.set_steps_max(40_000_000);
     let mut rng = Rng::new(world.seed(), "scenario/trees");
     let clusters = rng.between(3, NAMES.len() as u64) as usize;
     let shards = rng.between(1, 2) as u32;
+    run_with(world, plant, rng, (clusters, shards, 0))
+}
+
+/// The same with workers in each cluster.
+pub fn run_scheduled(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let mut rng = Rng::new(world.seed(), "scenario/schedule");
+    let clusters = rng.between(3, 5) as usize;
+    let shards = rng.between(1, 6) as u32;
+    let workers = rng.between(1, 3) as usize;
+    run_with(world, plant, rng, (clusters, shards, workers))
+}
+
+fn run_with(
+    world: &mut World,
+    plant: Plant,
+    mut rng: Rng,
+    (clusters, shards, crew): (usize, u32, usize),
+) -> Result<Report, Violation> {
+    world.set_steps_max(40_000_000);
     let stream_config =
         StreamConfig { retention_bytes: None, ..draw_stream(&mut rng, shards, StreamDurability::Fsync) };
     let shared = Arc::new(TreesShared {
         outside: world.outside(),
         net: Net::new(world),
         nodes: NAMES[..clusters].iter().map(|name| world.node(name)).collect(),
+        workers: (0..clusters)
+            .map(|of| (0..crew).map(|number| world.node(workers::WORKER_NODES[of][number])).collect())
+            .collect(),
+        other_scheduler: workers::OtherScheduler::default(),
         config: LogConfig { tick: Duration::from_millis(500), ..draw_config(&mut rng) },
         stream_config,
         plant,
@@ -194,6 +223,12 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     for (number, node) in shared.nodes.iter().enumerate() {
         make_data_dir(node);
         outside.spawn("supervisor", cluster::supervise(Arc::clone(&shared), number)).detach();
+    }
+    for number in 0..clusters {
+        for worker in 0..crew {
+            let working = workers::supervise(Arc::clone(&shared), number, worker);
+            outside.spawn("worker", working).detach();
+        }
     }
     world.run(begin(Arc::clone(&shared)))??;
     outside.spawn("chaos", chaos::trouble(Arc::clone(&shared), rng)).detach();
@@ -279,7 +314,7 @@ impl TreesShared {
             let both = numbers.clone().flat_map(|number| [number as u64, LATE + number as u64]);
             both.into_iter().all(|reader| checker.complete(reader).is_ok())
         };
-        state.lineages[&lineage].checkers.iter().all(complete)
+        state.lineages[&lineage].checkers.iter().all(complete) && self.is_scheduled()
     }
 
     /// What clusters answer that are told of the plan of the source, where they don't keep it.
@@ -307,6 +342,7 @@ impl TreesShared {
             let life = self.life(number);
             let why = life.and_then(|life| life.copies.hops().first().map(|(_, hop)| hop.why.clone()));
             what.push_str(&format!("; {name} goes by plan {plan:?}, hop {hop:?} {why:?}"));
+            what.push_str(&self.describe_crew(number));
         }
         let lineage = self.life(self.source()).and_then(|life| life.lineage()).unwrap_or_default();
         let state = self.state.lock();

@@ -23,6 +23,10 @@ pub(super) async fn trouble(shared: Trees, mut rng: Rng) {
             return;
         }
         let any = rng.index(shared.nodes.len());
+        if !shared.workers[any].is_empty() && rng.below(2) == 0 {
+            super::workers::trouble(&shared, &mut rng, any);
+            continue;
+        }
         let other = (any + 1 + rng.index(shared.nodes.len() - 1)) % shared.nodes.len();
         match rng.below(20) {
             0..=2 => {
@@ -232,6 +236,7 @@ fn calm_links(shared: &Trees) {
 /// Lets everything work again, and waits until all clusters run.
 pub(super) async fn mend(shared: &Trees) {
     calm_links(shared);
+    super::workers::mend(shared);
     for node in &shared.nodes {
         node.disk().crash_at_change(None);
     }

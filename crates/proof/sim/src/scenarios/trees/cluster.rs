@@ -76,7 +76,9 @@ async fn open(shared: Trees, number: usize, env: Env) -> Result<ClusterLife, Str
         return Err("shards are damaged, and no disk here loses what was synced".to_owned());
     }
     let (net, node) = (shared.net.clone(), shared.nodes[number].clone());
-    let links = Arc::new(SimLinks { net, node, plant: shared.plant });
+    // Where there are workers, it is their links that lie.
+    let plant = if shared.workers[number].is_empty() { shared.plant } else { Plant::None };
+    let links = Arc::new(SimLinks { net, node, plant });
     let copies = Copies::start(&env, &log, Some(NAMES[number]), links).await;
     let copies = copies.map_err(|error| error.to_string())?;
     if let Ok(plan) = copies.plan(STREAM) {
