@@ -486,14 +486,14 @@ impl CopiesInner {
             // Of several the one that is to go on.
             let best = of
                 .clone()
-                .max_by_key(|(worker, intake)| (intake.hop.view().is_copying, Some(&***worker) == owner));
+                .max_by_key(|(worker, intake)| (intake.flows(), Some(&***worker) == owner));
             for (_, intake) in of {
                 let of = intake.hop.view();
                 view.records += of.records;
                 view.bytes += of.bytes;
                 view.sessions += of.sessions;
             }
-            let best = best.map(|(_, intake)| intake.hop.view());
+            let best = best.map(|(_, intake)| CopyHop { is_copying: intake.flows(), ..intake.hop.view() });
             let part_copies = best.as_ref().is_some_and(|of| of.is_copying);
             is_copying &= part_copies;
             if let Some(best) = best.filter(|_| own.is_none()) {

@@ -104,6 +104,11 @@ impl CopyIntake {
         self.set_flows(false);
     }
 
+    /// Whether it has a session with the cluster above, and what came was taken.
+    pub(crate) fn flows(&self) -> bool {
+        self.state.lock().flows
+    }
+
     /// When the worker pushed last.
     pub(crate) fn heard(&self) -> Instant {
         self.state.lock().heard
