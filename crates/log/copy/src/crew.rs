@@ -121,6 +121,13 @@ impl CrewState {
         }
     }
 
+    /// Ends what a worker pushes, but for these operations.
+    fn retire_all_of(&mut self, worker: &str, but: &[OperationId]) {
+        let of = self.intakes.iter().filter(|(id, of)| of.contains_key(worker) && !but.contains(id));
+        let over: Vec<OperationId> = of.map(|(id, _)| *id).collect();
+        over.iter().for_each(|id| self.retire(id, worker));
+    }
+
     /// What is known of an operation that a worker says to run.
     fn run_of(&self, operation: &OperationId, worker: &str) -> OperationRun {
         let intake = self.intakes.get(operation).and_then(|of| of.get(worker));
@@ -217,10 +224,18 @@ impl Copies {
         let inner = &self.inner;
         let operation = operation_of(&asked.stream, asked.part)?;
         let intake = inner.intake(operation, &asked)?;
+        let leads_back = inner.name.as_ref().is_some_and(|here| asked.way.contains(here));
+        if leads_back {
+            // Nobody copies from here what may have come from there.
+            inner.sessions.set_way(operation.stream, None);
+        }
         if !asked.ended.is_empty() {
             intake.hop.end(&asked.ended);
             intake.set_flows(false);
             return Ok(CopyPushed::default());
+        }
+        if leads_back {
+            return Err(malformed("the copy there is made from the one here".to_owned()));
         }
         let pace = inner.pace_from(&intake.hop.from);
         if let Some(pace) = pace {
@@ -228,10 +243,6 @@ impl Copies {
             pace.spend(&inner.env, bytes).await;
         }
         if !asked.way.is_empty() {
-            if inner.name.as_ref().is_some_and(|here| asked.way.contains(here)) {
-                inner.sessions.set_way(operation.stream, None);
-                return Err(malformed("the copy there is made from the one here".to_owned()));
-            }
             inner.sessions.set_way(operation.stream, Some(asked.way.clone()));
         }
         let pushed = intake.take(&asked).await?;
@@ -296,6 +307,10 @@ impl CopiesInner {
         let changed = {
             let mut crew = self.crew.state.lock();
             let changed = crew.scheduler.step(self.env.now(), input);
+            // A dead worker copies nothing. One that lives, and was not heard, begins anew.
+            for gone in crew.scheduler.take_gone() {
+                crew.retire_all_of(&gone, &[]);
+            }
             for worker in &changed {
                 crew.numbers.insert(worker.clone(), self.env.random_u64());
             }
@@ -313,7 +328,7 @@ impl CopiesInner {
     fn report(&self, asked: &CopyReport, running: &[OperationId]) -> Result<(), CallRefusal> {
         let busy = |why: String| CallRefusal::new(CallErrorCode::Overloaded, why);
         let running = {
-            let crew = self.crew.state.lock();
+            let mut crew = self.crew.state.lock();
             let workers = crew.scheduler.workers(self.env.now());
             let is_there = workers.iter().any(|(name, ..)| *name == asked.worker);
             if crew.scheduler.is_other_start(&asked.worker, asked.start) {
@@ -327,6 +342,8 @@ impl CopiesInner {
                     "the cluster has {WORKERS_MAX} workers already, which is the most"
                 )));
             }
+            // What it does not run any more is over: it tells all that it runs.
+            crew.retire_all_of(&asked.worker, running);
             running.iter().map(|id| (*id, crew.run_of(id, &asked.worker))).collect()
         };
         let (worker, start, is_leaving) = (asked.worker.clone(), asked.start, asked.is_leaving);
@@ -384,6 +401,7 @@ impl CopiesInner {
         let mut crew = self.crew.state.lock();
         if crew.halted.contains(&operation.stream)
             || plan.lineage() != asked.lineage
+            || (plan.number, above) != (asked.plan, &*asked.above)
             || operation.part >= parts_of(plan)
         {
             return Err(over());
@@ -418,7 +436,7 @@ impl CopiesInner {
         operations.remove(&stream);
         let mut crew = self.crew.state.lock();
         crew.halted.insert(stream);
-        crew.end_intakes(|id| id.stream == stream);
+        crew.end_intakes(|id, _| id.stream == stream);
     }
 
     /// Ends all copying, so that the log can be closed.
@@ -427,7 +445,7 @@ impl CopiesInner {
         let mut crew = self.crew.state.lock();
         let all: Vec<StreamId> = self.plans.lock().keys().copied().collect();
         crew.halted.extend(all);
-        crew.end_intakes(|_| true);
+        crew.end_intakes(|_, _| true);
         operations.clear();
     }
 
@@ -446,9 +464,16 @@ impl CopiesInner {
 
     /// The plan of a stream may ask for other operations than before.
     pub(crate) fn replan(&self, stream: StreamId) {
+        let plan = self.plans.lock().get(&stream).cloned();
+        let here = self.name.as_deref().unwrap_or_default();
+        let by_plan = |hop: &Hop| {
+            plan.as_ref().is_some_and(|plan| plan.number == hop.plan && plan.above(here) == Some(&*hop.from))
+        };
         {
             let mut crew = self.crew.state.lock();
             crew.halted.remove(&stream);
+            // What goes by an older plan ends, as the node's own operation does: it may come from another cluster.
+            crew.end_intakes(|id, intake| id.stream == stream && !by_plan(&intake.hop));
             for number in crew.numbers.values_mut() {
                 *number = self.env.random_u64();
             }
@@ -484,9 +509,7 @@ impl CopiesInner {
             let of = crew.intakes.get(&id).into_iter().flatten();
             let owner = crew.scheduler.owner(&id);
             // Of several the one that is to go on.
-            let best = of
-                .clone()
-                .max_by_key(|(worker, intake)| (intake.flows(), Some(&***worker) == owner));
+            let best = of.clone().max_by_key(|(worker, intake)| (intake.flows(), Some(&***worker) == owner));
             for (_, intake) in of {
                 let of = intake.hop.view();
                 view.records += of.records;
@@ -508,7 +531,7 @@ impl CopiesInner {
                 view.why = "no worker has begun yet".to_owned();
             }
         }
-        view.is_copying |= own.is_none() && is_copying;
+        view.is_copying |= is_copying;
         Some(view)
     }
 
@@ -521,12 +544,7 @@ impl CopiesInner {
             };
             let mut crew = self.crew.state.lock();
             let now = self.env.now();
-            let idle =
-                crew.intakes.iter().flat_map(|(id, of)| of.iter().map(move |(worker, of)| (id, worker, of)));
-            let idle = idle.filter(|(_, _, intake)| now.since(intake.heard()) > INTAKE_IDLE);
-            let idle: Vec<(OperationId, String)> =
-                idle.map(|(id, worker, _)| (*id, worker.clone())).collect();
-            idle.iter().for_each(|(id, worker)| crew.retire(id, worker));
+            crew.end_intakes(|_, intake| now.since(intake.heard()) > INTAKE_IDLE);
             let run = |id: OperationId| {
                 let view = own.get(&id.stream)?;
                 Some((id, OperationRun { flows: view.is_copying, ..OperationRun::default() }))
@@ -540,10 +558,10 @@ impl CopiesInner {
 }
 
 impl CrewState {
-    fn end_intakes(&mut self, is_over: impl Fn(&OperationId) -> bool) {
-        let over = self.intakes.iter().filter(|(id, _)| is_over(id));
-        let over: Vec<(OperationId, String)> =
-            over.flat_map(|(id, of)| of.keys().map(|worker| (*id, worker.clone()))).collect();
+    fn end_intakes(&mut self, is_over: impl Fn(&OperationId, &CopyIntake) -> bool) {
+        let all = self.intakes.iter().flat_map(|(id, of)| of.iter().map(move |of| (id, of)));
+        let over = all.filter(|(id, (_, intake))| is_over(id, intake));
+        let over: Vec<(OperationId, String)> = over.map(|(id, (worker, _))| (*id, worker.clone())).collect();
         over.iter().for_each(|(id, worker)| self.retire(id, worker));
     }
 }

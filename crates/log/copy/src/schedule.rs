@@ -182,6 +182,8 @@ pub(crate) struct Scheduler {
     /// What each worker is to run, as of the last step.
     wanted: BTreeMap<String, BTreeSet<OperationId>>,
     counts: ScheduleCounts,
+    /// Workers that are gone since it was asked for them last.
+    gone: Vec<String>,
 }
 
 impl Scheduler {
@@ -197,6 +199,7 @@ impl Scheduler {
             workers: BTreeMap::new(),
             wanted: BTreeMap::new(),
             counts: ScheduleCounts::default(),
+            gone: Vec::new(),
         };
         new.workers.insert(HERE.to_owned(), ScheduledWorker::new(0, now));
         new
@@ -223,6 +226,11 @@ impl Scheduler {
             self.move_some(now);
         }
         self.tell()
+    }
+
+    /// The workers that are gone since the last time: what they copied has ended.
+    pub(crate) fn take_gone(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.gone)
     }
 
     /// What a worker is to run; nothing of one that is not known.
@@ -352,6 +360,7 @@ impl Scheduler {
     fn gone(&mut self, now: Instant, name: &str) {
         let Some(worker) = self.workers.remove(name) else { return };
         self.changed_at = Some(now);
+        self.gone.push(name.to_owned());
         // One that was told that it may go has kept its word.
         self.counts.dead += u64::from(!worker.is_leaving);
         for operation in self.operations.values_mut() {

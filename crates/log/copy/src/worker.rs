@@ -223,6 +223,25 @@ struct WorkerSession {
     next: PushBatch,
 }
 
+/// Why a session of an operation has ended.
+struct WorkerSessionEnd {
+    why: String,
+    /// What the cluster above has told may have come from here: nobody below is told that way any more.
+    leads_back: bool,
+}
+
+impl From<String> for WorkerSessionEnd {
+    fn from(why: String) -> Self {
+        Self { why, leads_back: false }
+    }
+}
+
+impl WorkerSessionEnd {
+    fn leads_back(why: String) -> Self {
+        Self { why, leads_back: true }
+    }
+}
+
 /// What is to be pushed next.
 #[derive(Default)]
 struct PushBatch {
@@ -240,9 +259,10 @@ impl WorkerOperation {
         loop {
             let began = self.env.now();
             let number = self.env.random_u64();
-            let Err(why) = self.session(number).await;
+            let Err(end) = self.session(number).await;
+            let why = &end.why;
             tracing::info!(stream = %self.stream, part = self.task.part, %why, "an operation's session ended");
-            self.tell_end(number, why).await;
+            self.tell_end(number, end).await;
             if self.env.now().since(began) > RETRY_MAX * 2 {
                 pause = RETRY_MIN;
             }
@@ -258,7 +278,7 @@ impl WorkerOperation {
     }
 
     /// Copies until something ends it, which is what is answered.
-    async fn session(&self, number: u64) -> Result<std::convert::Infallible, String> {
+    async fn session(&self, number: u64) -> Result<std::convert::Infallible, WorkerSessionEnd> {
         let node = connect(&self.env, &*self.links, &self.node).await?;
         let first = CopyPush { is_first: true, ..self.push_of(number) };
         let first: CopyPushed = ask_within(&self.env, &*node, Method::CopyPush, &first, PUSH_MAX)
@@ -277,7 +297,7 @@ impl WorkerOperation {
             ask_over(&self.env, &*above, Method::CopyOpen, &open).await.map_err(AskFailed::into_words)?;
         self.stats.sessions.fetch_add(1, Ordering::Relaxed);
         let mut follow = Follow::new(self.stream, &self.task.cluster, &self.task.above, &tails);
-        follow.check_way(&opened.way)?;
+        follow.check_way(&opened.way).map_err(WorkerSessionEnd::leads_back)?;
         for held in &first.hold {
             follow.hold(ShardNumber(held.shard));
         }
@@ -294,7 +314,7 @@ impl WorkerOperation {
         self.follow(session).await
     }
 
-    async fn follow(&self, mut session: WorkerSession) -> Result<std::convert::Infallible, String> {
+    async fn follow(&self, mut session: WorkerSession) -> Result<std::convert::Infallible, WorkerSessionEnd> {
         let window = (self.task.window as usize).clamp(1, WINDOW);
         let mut silent_at = self.env.now() + SILENCE_MAX;
         loop {
@@ -307,14 +327,15 @@ impl WorkerOperation {
                 () = self.env.sleep_until(look_at.min(silent_at)) => {
                     if self.env.now() >= silent_at {
                         let peer = session.above.peer();
-                        return Err(format!("{peer} was silent for {} s", SILENCE_MAX.as_secs()));
+                        return Err(format!("{peer} was silent for {} s", SILENCE_MAX.as_secs()).into());
                     }
                     self.flush(&mut session).await?;
                     continue;
                 }
             };
             let entries: CopyEntries = decode_call(answer).map_err(|error| error.to_string())?;
-            for step in session.follow.answer(asked, entries)? {
+            let steps = session.follow.answer(asked, entries);
+            for step in steps.map_err(WorkerSessionEnd::leads_back)? {
                 self.carry_out(&mut session, step).await?;
             }
             // Also without news: the node learns that it flows, and tells how shards go on.
@@ -375,9 +396,10 @@ impl WorkerOperation {
     }
 
     /// Tells the node that a session has ended, if it listens.
-    async fn tell_end(&self, number: u64, why: String) {
+    async fn tell_end(&self, number: u64, end: WorkerSessionEnd) {
         let Ok(node) = connect(&self.env, &*self.links, &self.node).await else { return };
-        let push = CopyPush { ended: why, ..self.push_of(number) };
+        let way = if end.leads_back { vec![self.task.cluster.clone()] } else { Vec::new() };
+        let push = CopyPush { way, ended: end.why, ..self.push_of(number) };
         let _: Result<CopyPushed, _> = ask_over(&self.env, &*node, Method::CopyPush, &push).await;
     }
 
@@ -388,6 +410,8 @@ impl WorkerOperation {
             worker: self.worker.clone(),
             session,
             lineage: self.task.lineage,
+            plan: self.task.plan,
+            above: self.task.above.clone(),
             ..CopyPush::default()
         }
     }

@@ -366,7 +366,7 @@ pub struct CopyPush {
     /// The session begins: it asks where the shards end, and copies nothing yet.
     #[prost(bool, tag = "6")]
     pub is_first: bool,
-    /// The clusters on the way from the source to the one above.
+    /// The clusters on the way from the source to the one above. With the one that it is pushed to, it leads back.
     #[prost(string, repeated, tag = "7")]
     pub way: Vec<String>,
     /// Shards that go on behind a gap, before what follows of them.
@@ -378,6 +378,12 @@ pub struct CopyPush {
     /// Why the session has ended; empty if it has not.
     #[prost(string, tag = "10")]
     pub ended: String,
+    /// The number of the plan by which it was copied.
+    #[prost(uint64, tag = "11")]
+    pub plan: u64,
+    /// The cluster that it was copied from.
+    #[prost(string, tag = "12")]
+    pub above: String,
 }
 
 /// How an operation goes on.
