@@ -221,6 +221,10 @@ pub enum Plant {
     ResumeNotTold,
     /// A worker is told that what it pushed was taken when nobody has heard of it.
     PushForgotten,
+    /// A node goes on hearing workers that are dead.
+    DeadWorkerHeard,
+    /// A worker ends an operation that is to move before that flows elsewhere.
+    BreakBeforeMake,
     /// A worker is not told where a shard goes on of which nothing was taken for a while.
     PushedPlaceNotTold,
     /// Who had more than a source that was taken by force is not told how much of that to put aside.

@@ -8,6 +8,8 @@
 //!   what every consumer of every cluster gets, at the same offsets, in order, in the same terms;
 //! - a consumer misses only what the source was asked to remove, and is told;
 //! - where two plans together make a cycle, it copies nothing a second later;
+//! - at the end a worker that is killed is found dead within [`workers::DEAD_MAX`], and what it ran flows elsewhere
+//!   within 100 ms of that; where one leaves, everything flows all the time;
 //! - the source moves, in order: nothing is lost then; and by force: then there is another lineage from where the new
 //!   source ended, with checkers of its own, and no cluster that goes by it ever shows what others had beyond that;
 //! - at the end, when nothing fails any more: within [`RECOVERY_MAX`] every cluster goes by the newest plan and has
@@ -61,11 +63,6 @@ struct ClusterLife {
 }
 
 impl ClusterLife {
-    /// The lineage by which the cluster goes, if it knows of the stream.
-    fn lineage(&self) -> Option<u64> {
-        self.copies.plan(STREAM).ok().map(|plan| plan.lineage())
-    }
-
     /// Whether it is the source, and the rank of its plan among those of others who say so too.
     fn leads(&self, number: usize) -> Option<(u64, &'static str)> {
         let plan = self.copies.plan(STREAM).ok();
@@ -85,6 +82,7 @@ struct TreesShared {
     workers: Vec<Vec<Node>>,
     /// Tells workers now and then what to run, too.
     other_scheduler: workers::OtherScheduler,
+    drills: workers::CrewDrills,
     config: LogConfig,
     stream_config: StreamConfig,
     plant: Plant,
@@ -133,6 +131,13 @@ impl TreesShared {
         state.moves = state.moves.max(rank.map_or(0, |(moves, _)| moves));
         state.source = source.unwrap_or(state.source);
         state.source
+    }
+
+    /// The lineage by which a cluster goes, if it knows of the stream. Whoever has made it need not have said so yet.
+    fn lineage(&self, life: &ClusterLife) -> Option<u64> {
+        let plan = life.copies.plan(STREAM).ok()?;
+        self.knows(&plan);
+        Some(plan.lineage())
     }
 
     /// The hop to a cluster, as that tells: whence, and whether it copies.
@@ -203,6 +208,7 @@ fn run_with(
             .map(|of| (0..crew).map(|number| world.node(workers::WORKER_NODES[of][number])).collect())
             .collect(),
         other_scheduler: workers::OtherScheduler::default(),
+        drills: workers::CrewDrills::default(),
         config: LogConfig { tick: Duration::from_millis(500), ..draw_config(&mut rng) },
         stream_config,
         plant,
@@ -241,6 +247,9 @@ fn run_with(
     })?;
     shared.state.lock().calm = true;
     let well = world.run(settle(Arc::clone(&shared)))?;
+    if well && crew > 0 {
+        world.run(workers::drill(Arc::clone(&shared)))?;
+    }
     shared.outcome.take_violation()?;
     if !well {
         let answers = world.run(shared.answers_to_the_plan())?;
@@ -308,7 +317,9 @@ impl TreesShared {
         if numbers.clone().any(|number| self.plan(number) != plan) {
             return false;
         }
-        let Some(lineage) = self.life(self.source()).and_then(|life| life.lineage()) else { return false };
+        let Some(lineage) = self.life(self.source()).and_then(|life| self.lineage(&life)) else {
+            return false;
+        };
         let state = self.state.lock();
         let complete = |checker: &ShardChecker| {
             let both = numbers.clone().flat_map(|number| [number as u64, LATE + number as u64]);
@@ -344,7 +355,7 @@ impl TreesShared {
             what.push_str(&format!("; {name} goes by plan {plan:?}, hop {hop:?} {why:?}"));
             what.push_str(&self.describe_crew(number));
         }
-        let lineage = self.life(self.source()).and_then(|life| life.lineage()).unwrap_or_default();
+        let lineage = self.life(self.source()).and_then(|life| self.lineage(&life)).unwrap_or_default();
         let state = self.state.lock();
         for (shard, checker) in state.lineages[&lineage].checkers.iter().enumerate() {
             let readers: Vec<u64> =

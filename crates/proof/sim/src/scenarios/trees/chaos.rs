@@ -138,7 +138,7 @@ impl TreesShared {
 async fn truncate(shared: &Trees, rng: &mut Rng) {
     let shard = rng.below(u64::from(shared.stream_config.shards)) as u32;
     let Some(life) = shared.life(shared.source()) else { return };
-    let Some(lineage) = life.lineage() else { return };
+    let Some(lineage) = shared.lineage(&life) else { return };
     // Of one that will find out that it is the source no more, nobody follows that.
     let is_last = |(moves, _): (u64, _)| moves >= shared.state.lock().moves;
     if !life.leads(shared.source()).is_some_and(is_last) {
@@ -225,6 +225,7 @@ async fn within(shared: &Trees, most: Duration, is_so: impl Fn() -> bool) -> boo
 /// No link fails, or is slow.
 fn calm_links(shared: &Trees) {
     shared.net.set_weather(Weather::FAIR);
+    super::workers::calm_links(shared);
     for (place, a) in shared.nodes.iter().enumerate() {
         for b in &shared.nodes[place + 1..] {
             shared.net.heal(a, b);

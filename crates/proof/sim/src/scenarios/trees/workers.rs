@@ -1,17 +1,19 @@
 //! The workers of clusters: processes that copy parts of the stream for the node of their cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_copy::{ClusterLinks, CopyWorker};
-use tailwater_env::BoxFuture;
+use tailwater_copy::{ClusterLinks, Copies, CopyWorker, CrewView};
+use tailwater_env::{BoxFuture, Env};
 use tailwater_format::call::{CopyReport, CopyTask, CopyTasks, Method, decode_call, encode_call};
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
 use tailwater_rma::{CallDone, Connection};
 
+use crate::checkers::Violation;
+use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::scenarios::clients::part;
 use crate::world::{Crash, Node};
@@ -21,6 +23,12 @@ use super::{NAMES, STREAM, Trees, TreesShared};
 
 /// How long the first worker of a cluster that has ended, or was killed, is away. The second one is away twice as long.
 const AWAY: Duration = Duration::from_millis(600);
+/// How long a worker may be dead until it is found so: it is 1.5 s, and a look every 100 ms.
+pub(super) const DEAD_MAX: Duration = Duration::from_millis(1_700);
+/// How long it may take from then until what it ran flows elsewhere.
+const ELSEWHERE_MAX: Duration = Duration::from_millis(100);
+/// How long a worker may take to leave, where nothing fails.
+const LEFT_MAX: Duration = Duration::from_secs(15);
 /// What the machines of workers are called, by cluster.
 pub(super) const WORKER_NODES: [[&str; 3]; 5] = [
     ["us-0", "us-1", "us-2"],
@@ -48,6 +56,15 @@ impl OtherScheduler {
     fn set_there(&self, is_there: bool) {
         self.state.lock().is_there = is_there;
     }
+}
+
+/// What is done to workers at the end, when all else is well.
+#[derive(Default)]
+pub(super) struct CrewDrills {
+    /// The cluster and the number of the worker that is to leave.
+    leaves: Mutex<Option<(usize, usize)>>,
+    /// What each worker has told last, by cluster and name.
+    heard: Mutex<BTreeMap<(usize, String), CopyReport>>,
 }
 
 /// Connections of a worker.
@@ -106,11 +123,13 @@ impl ConnectionHooks for TwiceTold {
                 _ => None,
             };
             let Some(asked) = asked else { return inner.call(method, payload).await };
+            let told = (self.number, asked.worker.clone());
+            self.shared.drills.heard.lock().insert(told, asked.clone());
             let question = encode_call(&CopyReport { number: *self.last.lock(), ..asked.clone() });
             let answer = inner.call(method, question).await?;
             let Ok(tasks) = decode_call::<CopyTasks>(answer.clone()) else { return Ok(answer) };
             *self.last.lock() = tasks.number;
-            Ok(encode_call(&self.others(&asked, tasks)))
+            Ok(encode_call(&self.others(&asked, self.shared.without_moving(self.number, &asked, tasks))))
         })
     }
 }
@@ -134,6 +153,9 @@ pub(super) async fn supervise(shared: Trees, number: usize, worker: usize) {
                 // Now and then one is to end.
                 loop {
                     waiting.sleep(Duration::from_millis(500)).await;
+                    if *of.drills.leaves.lock() == Some((number, worker)) {
+                        return;
+                    }
                     if !of.state.lock().calm && waiting.random_below(12) == 0 {
                         return;
                     }
@@ -180,6 +202,11 @@ pub(super) fn trouble(shared: &TreesShared, rng: &mut Rng, number: usize) {
 /// Nothing goes wrong with workers any more.
 pub(super) fn mend(shared: &TreesShared) {
     shared.other_scheduler.set_there(false);
+    calm_links(shared);
+}
+
+/// No link of a worker fails, or is slow.
+pub(super) fn calm_links(shared: &TreesShared) {
     for worker in shared.workers.iter().flatten() {
         for node in &shared.nodes {
             shared.net.heal(worker, node);
@@ -188,7 +215,119 @@ pub(super) fn mend(shared: &TreesShared) {
     }
 }
 
+/// [`Plant::DeadWorkerHeard`]: what workers have told last, they tell for ever.
+pub(super) async fn hear_the_dead(shared: Trees, number: usize, env: Env, copies: Copies) {
+    loop {
+        env.sleep(Duration::from_millis(400)).await;
+        let heard = shared.drills.heard.lock().clone();
+        for (_, report) in heard.into_iter().filter(|((of, _), _)| *of == number) {
+            // That of a worker that runs anew is refused.
+            let _ = copies.work(CopyReport { number: 0, ..report }).await;
+        }
+    }
+}
+
+/// Kills a worker, and has another one leave, where everything else is well.
+pub(super) async fn drill(shared: Trees) {
+    for number in 0..shared.nodes.len() {
+        if let Err(violation) = shared.kill_one(number).await {
+            shared.outcome.note(Err(violation));
+            return;
+        }
+        if let Err(violation) = shared.have_one_leave(number).await {
+            shared.outcome.note(Err(violation));
+            return;
+        }
+    }
+}
+
 impl TreesShared {
+    fn crew(&self, number: usize) -> Option<CrewView> {
+        self.life(number).map(|life| life.copies.crew())
+    }
+
+    /// The worker of a cluster with most operations, if one has any.
+    fn busiest(&self, number: usize) -> Option<usize> {
+        let crew = self.crew(number)?;
+        let of = |worker: usize| {
+            let name = format!("{}-{worker}", NAMES[number]);
+            let own = crew.operations.iter().filter(|of| of.worker.as_ref() == Some(&name));
+            (own.count(), worker)
+        };
+        let all = (0..self.workers[number].len()).map(of);
+        all.max().filter(|(operations, _)| *operations > 0).map(|(_, worker)| worker)
+    }
+
+    /// A worker is killed: it is found dead in time, and what it ran flows elsewhere soon after.
+    async fn kill_one(&self, number: usize) -> Result<(), Violation> {
+        let (Some(worker), Some(before)) = (self.busiest(number), self.crew(number)) else {
+            return Ok(());
+        };
+        let name = format!("{}-{worker}", NAMES[number]);
+        self.workers[number][worker].crash(Crash::Process);
+        let killed = self.outside.now();
+        while self.crew(number).is_some_and(|crew| crew.counts.dead == before.counts.dead) {
+            if self.outside.now().since(killed) > DEAD_MAX {
+                return Err(Violation::new(format!("{name} was killed, and was not found dead in time")));
+            }
+            self.outside.sleep(Duration::from_millis(1)).await;
+        }
+        let found = self.outside.now();
+        while self.hop(number).is_some_and(|(_, is_copying)| !is_copying) {
+            if self.outside.now().since(found) > ELSEWHERE_MAX {
+                let crew = self.describe_crew(number);
+                let what = format!("100 ms after {name} was found dead what it ran flows nowhere: {crew}");
+                return Err(Violation::new(what));
+            }
+            self.outside.sleep(Duration::from_millis(1)).await;
+        }
+        let took = self.outside.now().since(found).as_millis() as u64;
+        self.outcome.count("ms from a death that was found until all flowed elsewhere", took);
+        self.outcome.count("drills of deaths", 1);
+        Ok(())
+    }
+
+    /// A worker leaves: nothing stands still meanwhile.
+    async fn have_one_leave(&self, number: usize) -> Result<(), Violation> {
+        let began = self.outside.now();
+        while !self.is_scheduled() && self.outside.now().since(began) < LEFT_MAX {
+            self.outside.sleep(Duration::from_millis(10)).await;
+        }
+        let Some(worker) = self.busiest(number) else { return Ok(()) };
+        let node = &self.workers[number][worker];
+        if !node.is_up() || !self.is_scheduled() {
+            return Ok(());
+        }
+        *self.drills.leaves.lock() = Some((number, worker));
+        let began = self.outside.now();
+        while node.is_up() && self.outside.now().since(began) < LEFT_MAX {
+            if let Some((_, false)) = self.hop(number) {
+                let what = format!("a copy did not flow while a worker left: {}", self.describe_crew(number));
+                return Err(Violation::new(what));
+            }
+            self.outside.sleep(Duration::from_millis(1)).await;
+        }
+        *self.drills.leaves.lock() = None;
+        if node.is_up() {
+            let what = format!("a worker was to leave, and is there: {}", self.describe_crew(number));
+            return Err(Violation::new(what));
+        }
+        self.outcome.count("drills of departures", 1);
+        Ok(())
+    }
+
+    /// [`Plant::BreakBeforeMake`]: a worker is told of what it is to run from now on only.
+    fn without_moving(&self, number: usize, asked: &CopyReport, tasks: CopyTasks) -> CopyTasks {
+        if self.plant != Plant::BreakBeforeMake {
+            return tasks;
+        }
+        let Some(crew) = self.crew(number) else { return tasks };
+        let own = crew.operations.iter().filter(|of| of.worker.as_ref() == Some(&asked.worker));
+        let own: BTreeSet<u32> = own.map(|of| of.part).collect();
+        let kept = tasks.tasks.iter().filter(|task| own.contains(&task.part)).cloned();
+        CopyTasks { tasks: kept.collect(), ..tasks }
+    }
+
     /// Whether every operation flows, where there are workers, and at one of them only.
     pub(super) fn is_scheduled(&self) -> bool {
         (0..self.nodes.len()).all(|number| {
