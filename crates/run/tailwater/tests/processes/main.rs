@@ -83,5 +83,6 @@ mod tls_broadcast;
 mod tls_data;
 mod trees;
 mod window;
+mod workers;
 #[cfg(feature = "bookkeeper")]
 mod write_rights;
