@@ -27,7 +27,7 @@ use tailwater_rma::{Address, CallError};
 const NAME: &str = "hidden";
 
 /// Requests of admin HTTP, by what their path names.
-const HTTP: [(&str, &str, &str); 48] = [
+const HTTP: [(&str, &str, &str); 49] = [
     ("GET", "/metrics", ""),
     ("GET", "/v1/node", ""),
     ("POST", "/v1/node/drain", ""),
