@@ -124,7 +124,8 @@ pub struct ServerConfig {
     pub hello_deadline: Duration,
     /// A connection that has to log in, and has not by then, is dropped.
     pub login_deadline: Duration,
-    /// Connections of an address, or of a network of IPv6, that have to log in and have not; one more is closed at once.
+    /// Connections of an address, or of a network of IPv6, that have to log in and have not; one more is closed at
+    /// once.
     pub strangers_max: usize,
     /// A connection that has not sent the rest of a frame by then is dropped.
     pub frame_deadline: Duration,

@@ -303,8 +303,8 @@ pub struct NodeInfo {
 /// A message of a login, as SASL has it.
 #[derive(Clone, PartialEq, Message)]
 pub struct LoginMessage {
-    /// How the caller proves who it is, by SASL's name for it, as in `SCRAM-SHA-256`. It is the same in all messages of a
-    /// login.
+    /// How the caller proves who it is, by SASL's name for it, as in `SCRAM-SHA-256`. It is the same in all messages
+    /// of a login.
     #[prost(string, tag = "1")]
     pub mechanism: String,
     /// What it says.

@@ -1,5 +1,5 @@
-//! Logins of those who make CALLs, and of those who read the node's own cells over TCP: the dialogue of SASL in CALLs of
-//! the method [`Method::Login`].
+//! Logins of those who make CALLs, and of those who read the node's own cells over TCP: the dialogue of SASL in CALLs
+//! of the method [`Method::Login`].
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -57,8 +57,8 @@ impl CallLogins {
         let _ = self.users.set(Arc::clone(users));
     }
 
-    /// What is wanted of a peer that has not logged in. Whoever has shown a certificate, or is a process of this host, is
-    /// known by that.
+    /// What is wanted of a peer that has not logged in. A peer that has shown a certificate, or is a process of this
+    /// host, is known by that.
     pub(crate) fn demand(&self, peer: &Peer) -> LoginDemand {
         let why = "this listener wants a login before anything else: name a user with --login NAME and \
                    --login-password-file FILE, or a token with --login-token-file FILE; in the client library, \
