@@ -231,8 +231,9 @@ mod tests {
         assert!(next("").is_err(), "it is over");
     }
 
-    #[test]
-    fn a_server_that_does_not_know_the_user_or_asks_for_what_gives_the_password_away_is_not_gone_on_with() {
+    #[tokio::test]
+    async fn a_server_that_does_not_know_the_user_or_asks_for_what_gives_the_password_away_is_not_gone_on_with()
+     {
         let env = Env::real();
         let begun = || {
             let mut exchange =
@@ -263,8 +264,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_shows_a_secret_is_sent_where_nobody_else_reads_it_and_is_printed_nowhere() {
+    #[tokio::test]
+    async fn what_shows_a_secret_is_sent_where_nobody_else_reads_it_and_is_printed_nowhere() {
         let env = Env::real();
         let plain = of_user(Mechanism::Plain);
         let token = ClientLogin::of_token(SecretText::new("tw.ci.pencil")).expect("a token");
