@@ -1,9 +1,10 @@
 //! What a fuzzer runs: what a client sends to log in, tokens and the keys of their issuer, and what is kept of
 //! passwords. Nobody is ever let in: none of these texts was made by somebody who knows a password.
 
-use crate::credentials::{Hash, ScramKeys, StoredPassword};
+use crate::credentials::{ScramKeys, StoredPassword};
+use crate::hash::Hash;
 use crate::jwt::{JwtIssuer, JwtKeys};
-use crate::login::Mechanism;
+use crate::mechanism::Mechanism;
 use crate::scram::FirstMessage;
 use crate::tokens::StoredToken;
 use crate::{http, login};

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 
-use crate::login::Mechanism;
+use crate::mechanism::Mechanism;
 
 /// By which mechanism the value of `Authorization` would log in, and with what message; `None` if it is neither Basic,
 /// nor Bearer.

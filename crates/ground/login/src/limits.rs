@@ -50,6 +50,9 @@ pub const TOKENS_MAX: usize = 10_000;
 /// Iterations that a stored user may have.
 pub const ITERATIONS_MAX: u32 = 1 << 20;
 
+/// Iterations that a server may ask of a client of ours: so many keep a core busy for some 50 ms.
+pub const ITERATIONS_ASKED_MAX: u32 = 100_000;
+
 /// Passwords that are hashed at the same time: each takes some milliseconds of a thread that others wait for.
 pub const HASHES_MAX: usize = 1;
 

@@ -4,7 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tailwater_access::are_same;
 
-use crate::credentials::{Hash, ScramKeys};
+use crate::credentials::ScramKeys;
+use crate::hash::Hash;
 
 /// Shortest nonce of a client: a shorter one could come twice.
 const NONCE_BYTES_MIN: usize = 8;

@@ -71,6 +71,9 @@ impl LoginSession {
 
     /// Completes when it is over.
     pub async fn over(mut self) {
+        if self.until_ms.is_none() {
+            return self.removed().await;
+        }
         while !self.is_over() {
             let left_ms = self.until_ms.map(|until| until.saturating_sub(self.users.wall_ms()).max(1));
             let left = left_ms.map_or(LOOK_EVERY, |ms| Duration::from_millis(ms as u64).min(LOOK_EVERY));

@@ -13,13 +13,15 @@ use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, MetaError, Op, Versioned};
 use tokio::sync::Semaphore;
 
-use crate::credentials::{Hash, SALT_BYTES, ScramKeys, StoredPassword};
+use crate::credentials::{SALT_BYTES, ScramKeys, StoredPassword};
 use crate::guesses::WrongLogins;
+use crate::hash::Hash;
 use crate::limits::{
     CONFLICTS_MAX, HASHES_MAX, ITERATIONS, ITERATIONS_MIN, NAME_BYTES_MAX, PASSWORD_BYTES_MAX,
     PASSWORD_BYTES_MIN, SALT_BYTES_MAX, USERS_MAX,
 };
-use crate::login::{LoginError, LoginStep, Mechanism};
+use crate::login::{LoginError, LoginStep};
+use crate::mechanism::Mechanism;
 use crate::tokens::{TokenBearer, Tokens};
 
 /// Where all of them are.

@@ -6,10 +6,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
+use tailwater_access::SecretText;
 use tailwater_env::Env;
 use tailwater_journal::Journal;
 use tailwater_login::{
-    Login, LoginError, LoginSession, LoginStep, Mechanism, SaltedPassword, ScramChange, UserError, Users,
+    ClientLogin, Login, LoginError, LoginSession, LoginStep, Mechanism, SaltedPassword, ScramChange,
+    UserError, Users,
 };
 use tailwater_meta::Meta;
 
@@ -491,4 +493,44 @@ async fn a_user_and_a_token_that_can_not_be_read_keep_nobody_else_out_and_may_be
     anew.remove("ben").await.expect("there was one");
     plain(&anew, "ann", "another one").await.expect("let in");
     assert_eq!(world.users_elsewhere().await.names(), ["ann", "cid"]);
+}
+
+/// A login of ours on both sides: who the server takes the client for, once the client has seen that it is the server.
+async fn both_sides(env: &Env, users: &Arc<Users>, login: &ClientLogin) -> Result<Arc<str>, LoginError> {
+    let mut client = login.begin(env, true).expect("nobody listens");
+    let mut server = Login::begin(users, login.mechanism(), None);
+    let mut said = Vec::new();
+    loop {
+        let message = client.next(&said).expect("the server is the right one").expect("it is not done");
+        match server.step(&message).await? {
+            LoginStep::Challenge(challenge) => said = challenge.to_vec(),
+            LoginStep::Done { user, answer, .. } => {
+                assert_eq!(client.next(&answer), Ok(None), "the client knows that it is in");
+                return Ok(user);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_of_ours_logs_in_by_each_mechanism_and_not_with_another_secret() {
+    let mut world = World::new();
+    let users = world.users().await;
+    for user in ["alice", "bob@example"] {
+        users.set(user, "correct horse").await.expect("added");
+        for mechanism in [Mechanism::Plain, Mechanism::ScramSha256, Mechanism::ScramSha512] {
+            let of = |password: &str| {
+                ClientLogin::of_user(user, SecretText::new(password), mechanism).expect("a login")
+            };
+            let known = both_sides(&world.env, &users, &of("correct horse")).await;
+            assert_eq!(known.as_deref(), Ok(user), "{mechanism:?}");
+            let wrong = both_sides(&world.env, &users, &of("wrong horse")).await;
+            assert_eq!(wrong, Err(LoginError::Refused { user: user.to_owned() }), "{mechanism:?}");
+        }
+    }
+    let token = users.tokens().create("ci", None).await.expect("created");
+    let of = |token: &str| ClientLogin::of_token(SecretText::new(token)).expect("a token");
+    assert_eq!(both_sides(&world.env, &users, &of(&token)).await.as_deref(), Ok("token:ci"));
+    let wrong = both_sides(&world.env, &users, &of("tw.ci.wrong")).await;
+    assert_eq!(wrong, Err(LoginError::NoToken));
 }

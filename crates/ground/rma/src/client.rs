@@ -6,6 +6,7 @@
 //! Where libfabric reads, everything but READs is as over TCP (`ofi`).
 
 mod buffers;
+mod login;
 mod mux;
 #[cfg(feature = "ofi")]
 mod ofi;
@@ -22,16 +23,18 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tailwater_env::Env;
 use tailwater_tls::{DialError, Dialer};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
 use crate::address::Address;
 use crate::connection::Connection;
-use crate::frame::{self, Decoder, FrameKind, HelloReply, Side};
+use crate::frame::{self, Decoder, FrameKind, Header, HelloReply, Side};
 use crate::limits::CONNECT_DEADLINE;
 use crate::socket::{receive_with_files, tune_tcp};
 
+pub use login::{ClientDialogue, LoginNext, LoginWish, ServerLogin};
 use secured::SecuredStream;
 use stream::Stream;
 
@@ -63,6 +66,16 @@ pub enum ConnectError {
         /// What to do about it.
         reason: String,
     },
+    /// It wants a login, or does not take the one that it is shown.
+    #[error("cannot log in at {address}: {reason}")]
+    Login {
+        /// Where to.
+        address: Address,
+        /// The application's number for it, if the server said no.
+        code: Option<u16>,
+        /// What to do about it.
+        reason: String,
+    },
     /// What listens there is no server of ours, or one of another version.
     #[error("{address} answered what is no greeting of ours: {reason}")]
     Greeting {
@@ -91,8 +104,27 @@ pub async fn connect_with(
     address: &Address,
     dialer: &Dialer,
 ) -> Result<Arc<dyn Connection>, ConnectError> {
-    match env.timeout(CONNECT_DEADLINE, greet(env, address, dialer)).await {
+    connect_as(env, address, dialer, None).await
+}
+
+/// The same, and logs in by `login`, if there is one, before anything else.
+///
+/// # Errors
+/// Also that the server does not let in who shows that login, and without one that it wants one.
+///
+/// # Panics
+/// Outside a tokio runtime that has its I/O enabled.
+pub async fn connect_as(
+    env: &Env,
+    address: &Address,
+    dialer: &Dialer,
+    login: Option<LoginWish<'_>>,
+) -> Result<Arc<dyn Connection>, ConnectError> {
+    match env.timeout(CONNECT_DEADLINE, greet(env, address, dialer, login)).await {
         Some(Ok(connection)) => Ok(connection),
+        Some(Err(Failure::Login(code, reason))) => {
+            Err(ConnectError::Login { address: address.clone(), code, reason })
+        }
         Some(Err(Failure::Secure(reason))) => Err(ConnectError::Secure { address: address.clone(), reason }),
         Some(Err(Failure::Io(source))) => Err(ConnectError::Io { address: address.clone(), source }),
         Some(Err(Failure::Greeting(reason))) => {
@@ -105,6 +137,7 @@ pub async fn connect_with(
 enum Failure {
     Io(io::Error),
     Secure(String),
+    Login(Option<u16>, String),
     Greeting(String),
 }
 
@@ -136,7 +169,12 @@ async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(address).await
 }
 
-async fn greet(env: &Env, address: &Address, dialer: &Dialer) -> Result<Arc<dyn Connection>, Failure> {
+async fn greet(
+    env: &Env,
+    address: &Address,
+    dialer: &Dialer,
+    login: Option<LoginWish<'_>>,
+) -> Result<Arc<dyn Connection>, Failure> {
     let stream = match address {
         Address::Tcp(address) | Address::Ofi(address) => Stream::Tcp(dial(*address).await?),
         Address::Tls(_) if !dialer.is_secured() => {
@@ -153,7 +191,7 @@ async fn greet(env: &Env, address: &Address, dialer: &Dialer) -> Result<Arc<dyn 
         }
         Address::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
     };
-    let (reply, decoder, files) = say_hello(&stream).await?;
+    let (reply, decoder, files) = login::come_in(env, &stream, login).await?;
     let peer = address.to_string();
     if reply.files {
         let maps = shm::Maps::of(&reply, files).map_err(|error| Failure::Greeting(error.to_string()))?;
@@ -178,29 +216,43 @@ async fn greet(env: &Env, address: &Address, dialer: &Dialer) -> Result<Arc<dyn 
 }
 
 /// Says HELLO: what the server answers, what was received behind that, and the descriptors that came along.
-async fn say_hello(stream: &Stream) -> Result<(HelloReply, Decoder, Vec<OwnedFd>), Failure> {
+async fn say_hello(
+    stream: &Stream,
+    encode: impl FnOnce(&mut Vec<u8>),
+) -> Result<(HelloReply, Decoder, Vec<OwnedFd>), Failure> {
     let mut hello = Vec::new();
-    frame::encode_hello(&mut hello, 0);
+    encode(&mut hello);
     let mut decoder = Decoder::new(Side::Responses);
     let mut files = Vec::new();
-    if let Err(error) = stream.write_all(&hello).await {
-        // In TLS 1.3 a server says behind the handshake that it does not take it, and goes: that says more.
-        receive(stream, &mut decoder, &mut files).await?;
-        return Err(error.into());
+    let (header, body) = ask(stream, &hello, &mut decoder, &mut files).await?;
+    if header.kind != FrameKind::HelloReply {
+        return Err(Failure::Greeting("another frame came first".to_owned()));
     }
-    let reply = loop {
-        if let Some((header, body)) = decoder.next()? {
-            if header.kind != FrameKind::HelloReply {
-                return Err(Failure::Greeting("another frame came first".to_owned()));
-            }
-            break HelloReply::parse(body)?;
-        }
-        receive(stream, &mut decoder, &mut files).await?;
-    };
+    let reply = HelloReply::parse(body)?;
     if reply.version != frame::VERSION {
         return Err(Failure::Greeting(format!("it goes on in version {}", reply.version)));
     }
     Ok((reply, decoder, files))
+}
+
+/// Sends a frame, and receives the next one.
+async fn ask(
+    stream: &Stream,
+    frame: &[u8],
+    decoder: &mut Decoder,
+    files: &mut Vec<OwnedFd>,
+) -> Result<(Header, Bytes), Failure> {
+    if let Err(error) = stream.write_all(frame).await {
+        // In TLS 1.3 a server says behind the handshake that it does not take it, and goes: that says more.
+        receive(stream, decoder, files).await?;
+        return Err(error.into());
+    }
+    loop {
+        if let Some(answer) = decoder.next()? {
+            return Ok(answer);
+        }
+        receive(stream, decoder, files).await?;
+    }
 }
 
 /// Receives some bytes, with the descriptors that come along.

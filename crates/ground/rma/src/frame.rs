@@ -11,9 +11,10 @@
 //!          8  u64  request id, of the client's choice
 //!
 //! kind         argument     body
-//! 0x01 HELLO   0            [u8; 4] "rma\0", u8 lowest version spoken, u8 highest, u16 zero
-//! 0x81         regions n    u8 version, u8 flags (1: SCAR is served, 2: files are passed, 4: FABRIC is answered),
-//!                           u16 zero, u32 doorbell,
+//! 0x01 HELLO   0            [u8; 4] "rma\0", u8 lowest version spoken, u8 highest,
+//!                           u8 flags (1: the client logs in before anything else), u8 zero
+//! 0x81         regions n    u8 version, u8 flags (1: SCAR is served, 2: files are passed, 4: FABRIC is answered,
+//!                           8: log in, and say HELLO again), u16 zero, u32 doorbell,
 //!                           n x { u32 region, u16 kind, u16 zero, u64 generation, u64 length }
 //!                           If files are passed (Unix socket): the doorbell's page, then each region's memory
 //!                           file, by SCM_RIGHTS with the first byte of this frame.
@@ -25,7 +26,7 @@
 //!                           rest of the data
 //! 0x04 WATCH   0            u32 doorbell last seen, u32 deadline in ms
 //! 0x84         0            u32 doorbell
-//! 0x05 CALL    method       payload
+//! 0x05 CALL    method       payload; where a login comes first it is one of method 17 until that is done
 //! 0x85         0 done       answer
 //!              1 refused    u16 code, message in UTF-8
 //!              2 overloaded nothing
@@ -72,6 +73,9 @@ const REGION_KEY_BYTES: usize = 24;
 const FLAG_SCAR: u8 = 1;
 const FLAG_FILES: u8 = 2;
 const FLAG_FABRIC: u8 = 4;
+const FLAG_LOGIN: u8 = 8;
+
+const FLAG_LOGS_IN: u8 = 1;
 
 /// What a frame is; a response has the number of its request plus 0x80.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,7 +301,7 @@ impl Decoder {
 /// A request, its counts and lengths checked; what it asks for is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    Hello { lowest: u8, highest: u8 },
+    Hello { lowest: u8, highest: u8, logs_in: bool },
     Read(ReadOps),
     Scar(ScarOps),
     Watch { last_seen: u32, deadline: Duration },
@@ -306,6 +310,18 @@ pub(crate) enum Request {
 }
 
 impl Request {
+    /// What a person calls its frame.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "a HELLO",
+            Self::Read(_) => "a READ",
+            Self::Scar(_) => "a SCAR",
+            Self::Watch { .. } => "a WATCH",
+            Self::Call { .. } => "a CALL",
+            Self::Fabric => "a FABRIC",
+        }
+    }
+
     /// Reads a request off its frame.
     pub(crate) fn parse(header: &Header, mut body: Bytes) -> Result<Self, FrameError> {
         match header.kind {
@@ -313,7 +329,8 @@ impl Request {
                 if body.split_to(MAGIC.len())[..] != MAGIC {
                     return Err(FrameError::Body("not a client of ours"));
                 }
-                Ok(Self::Hello { lowest: body.get_u8(), highest: body.get_u8() })
+                let (lowest, highest) = (body.get_u8(), body.get_u8());
+                Ok(Self::Hello { lowest, highest, logs_in: body.get_u8() & FLAG_LOGS_IN != 0 })
             }
             FrameKind::Read => Ok(Self::Read(ReadOps(body))),
             FrameKind::Scar => Ok(Self::Scar(ScarOps(body))),
@@ -363,7 +380,7 @@ impl ScarOps {
 }
 
 /// What a server says first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HelloReply {
     /// The version that both sides go on in.
     pub(crate) version: u8,
@@ -373,6 +390,8 @@ pub(crate) struct HelloReply {
     pub(crate) files: bool,
     /// FABRIC is answered.
     pub(crate) fabric: bool,
+    /// The client has to log in, and to say HELLO again. It is told of no regions before.
+    pub(crate) login: bool,
     /// The doorbell at this moment.
     pub(crate) doorbell: u32,
     /// The region table.
@@ -399,11 +418,16 @@ impl HelloReply {
         }
         let has = |flag| flags & flag != 0;
         let (scar, files, fabric) = (has(FLAG_SCAR), has(FLAG_FILES), has(FLAG_FABRIC));
-        Ok(Self { version, scar, files, fabric, doorbell, regions })
+        Ok(Self { version, scar, files, fabric, login: has(FLAG_LOGIN), doorbell, regions })
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>, request: u64) {
-        let flags = [(self.scar, FLAG_SCAR), (self.files, FLAG_FILES), (self.fabric, FLAG_FABRIC)];
+        let flags = [
+            (self.scar, FLAG_SCAR),
+            (self.files, FLAG_FILES),
+            (self.fabric, FLAG_FABRIC),
+            (self.login, FLAG_LOGIN),
+        ];
         let flags = flags.into_iter().filter(|(has, _)| *has).fold(0, |flags, (_, flag)| flags | flag);
         let count = u16::try_from(self.regions.len()).expect("tables are limited");
         frame(out, FrameKind::HelloReply, count, request, |out| {
@@ -513,9 +537,18 @@ pub(crate) fn frame(
 }
 
 pub(crate) fn encode_hello(out: &mut Vec<u8>, request: u64) {
+    hello(out, request, 0);
+}
+
+/// The HELLO of a client that logs in before anything else.
+pub(crate) fn encode_hello_to_log_in(out: &mut Vec<u8>, request: u64) {
+    hello(out, request, FLAG_LOGS_IN);
+}
+
+fn hello(out: &mut Vec<u8>, request: u64, flags: u8) {
     frame(out, FrameKind::Hello, 0, request, |out| {
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[VERSION, VERSION, 0, 0]);
+        out.extend_from_slice(&[VERSION, VERSION, flags, 0]);
     });
 }
 

@@ -11,13 +11,16 @@ use crate::connection::{ReadOp, RegionId, ScarOp};
 use crate::frame::{
     self, CallAnswer, Decoder, FabricReply, FrameKind, HEADER_BYTES, Header, HelloReply, RegionKey, Side,
 };
-use crate::limits::{BATCH_BYTES_MAX, FRAME_BODY_MAX};
+use crate::limits::{BATCH_BYTES_MAX, FRAME_BODY_MAX, LOGIN_BYTES_MAX, LOGIN_METHOD};
 use crate::region::{Backing, Region};
 use crate::server::{NextOutput, Session, SessionLimits, World};
-use crate::service::{Reply, ScarHit, Service};
+use crate::service::{LoginDemand, Reply, ScarHit, Service};
 
 /// What a client of a region has: some bytes to read, and a bucket at each even place.
-struct Small;
+struct Small {
+    /// What is wanted of who has not logged in.
+    login: Option<LoginDemand>,
+}
 
 fn region() -> &'static Arc<Region> {
     static REGION: OnceLock<Arc<Region>> = OnceLock::new();
@@ -29,6 +32,10 @@ fn region() -> &'static Arc<Region> {
 }
 
 impl Service for Small {
+    fn login_demand(&self, _: &Peer) -> Option<LoginDemand> {
+        self.login.clone()
+    }
+
     fn regions(&self) -> Vec<Arc<Region>> {
         vec![Arc::clone(region())]
     }
@@ -42,34 +49,46 @@ impl Service for Small {
 }
 
 /// The bytes of a client, in pieces of so many as the first one says: every answer is a whole frame, and what is held
-/// of what came is no more than a frame and a piece.
+/// of what came is no more than a frame and a piece. Whoever has to log in has no answer to a READ before.
 pub fn session(data: &[u8]) {
-    let Some((piece, data)) = data.split_first() else { return };
+    let Some((first, data)) = data.split_first() else { return };
+    // One of four has to log in, and one may.
+    let (piece, is_required) = (first & 63, first & 64 != 0);
+    let refusal = crate::Refusal { code: 1, message: "log in".to_owned() };
+    let login = (first & 128 != 0).then_some(LoginDemand { is_required, refusal });
+    let (service, mut knows_peer) = (Small { login }, first & 192 != 192);
     let now = Instant::default();
     let limits = SessionLimits {
         output_bytes_max: 64 << 10,
         hello_deadline: Duration::from_secs(1),
+        login_deadline: Duration::from_secs(1),
         frame_deadline: Duration::from_secs(1),
         drain_deadline: Duration::from_secs(1),
         idle_deadline: None,
     };
+    let mut messages = Vec::new();
     let (mut session, mut answers) = (Session::new(limits, now), Decoder::new(Side::Responses));
     let peer = Peer::anonymous("fuzz".to_owned());
     let mut calls = Vec::new();
-    for bytes in data.chunks(usize::from(*piece) + 1) {
+    for bytes in data.chunks(4 * usize::from(piece) + 1) {
         let mut accepted = Vec::new();
         let mut submit = |call| {
             accepted.push(call);
             true
         };
+        let mut log_in = |call| {
+            messages.push(call);
+            Ok(())
+        };
         let mut world = World {
             now,
-            service: &Small,
+            service: &service,
             peer: &peer,
             doorbell: &|| 5,
             files: false,
             fabric: &|| Some(Arc::default()),
             submit: &mut submit,
+            log_in: &mut log_in,
         };
         let mut received = session.receive(bytes, &mut world);
         // Who takes all of its answers is heard to the end.
@@ -83,6 +102,25 @@ pub fn session(data: &[u8]) {
         for call in calls.drain(..) {
             let answer = CallAnswer::Done(call.payload);
             session.call_answered(call.request, &answer, now).expect("answers are taken");
+            take_output(&mut session, &mut answers, now);
+        }
+        assert!(knows_peer || !session.is_admitted(), "it has not logged in");
+        for message in messages.drain(..) {
+            assert!(message.payload.len() <= LOGIN_BYTES_MAX, "a stranger is not listened to for long");
+            // What it sends says how that goes on.
+            let answer = match message.payload.first() {
+                Some(b'y') => {
+                    session.logged_in();
+                    knows_peer = true;
+                    CallAnswer::Done(message.payload)
+                }
+                Some(b'n') => {
+                    session.refuse_login();
+                    CallAnswer::Overloaded
+                }
+                _ => CallAnswer::Done(message.payload),
+            };
+            session.call_answered(message.request, &answer, now).expect("answers are taken");
             take_output(&mut session, &mut answers, now);
         }
         assert!(session.memory() <= 2 * (HEADER_BYTES + FRAME_BODY_MAX + BATCH_BYTES_MAX));
@@ -177,7 +215,7 @@ fn unpack(header: &Header, body: &Bytes) {
 pub fn seeds() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let op = |len| ReadOp { region: RegionId(0), generation: 7, offset: 8, len };
     let scar = |bucket, key_hash| ScarOp { bucket, key_hash, apart: 30 };
-    let mut asked = vec![255];
+    let mut asked = vec![63];
     frame::encode_hello(&mut asked, 0);
     let hello = asked.clone();
     frame::encode_read(&mut asked, 1, &[op(100), op(1)]);
@@ -186,12 +224,29 @@ pub fn seeds() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     frame::encode_call(&mut asked, 4, 0x101, 5);
     asked.extend_from_slice(b"hello");
     frame::encode_fabric(&mut asked, 5);
+    // Who has to log in, and who asks for something else before.
+    let log_in = |message: &[u8], asked: &mut Vec<u8>| {
+        frame::encode_call(asked, 1, LOGIN_METHOD, message.len());
+        asked.extend_from_slice(message);
+    };
+    let mut logs_in = vec![255];
+    frame::encode_hello_to_log_in(&mut logs_in, 0);
+    let mut stranger = logs_in.clone();
+    log_in(b"first", &mut logs_in);
+    log_in(b"yes", &mut logs_in);
+    frame::encode_hello(&mut logs_in, 2);
+    frame::encode_read(&mut logs_in, 3, &[op(100)]);
+    let mut refused = stranger.clone();
+    log_in(b"no", &mut refused);
+    frame::encode_read(&mut stranger, 1, &[op(100)]);
+    frame::encode_hello(&mut refused, 2);
     let mut answered = Vec::new();
     let hello_reply = HelloReply {
         version: 2,
         scar: true,
         files: false,
         fabric: true,
+        login: false,
         doorbell: 5,
         regions: vec![region().info(RegionId(0))],
     };
@@ -209,5 +264,5 @@ pub fn seeds() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (key, provider) = (RegionKey { key: 9, base: 0 }, "tcp;ofi_rxm".to_owned());
     let fabric = FabricReply { provider, format: 1, name: vec![2; 16], keys: vec![Some(key), None] };
     fabric.encode(&mut answered, 7);
-    (vec![hello, asked], vec![answered])
+    (vec![hello, asked, logs_in, stranger, refused], vec![answered])
 }

@@ -59,7 +59,9 @@ mod table;
 pub mod testing;
 
 pub use address::{Address, AddressError};
-pub use client::{ConnectError, connect, connect_with};
+pub use client::{
+    ClientDialogue, ConnectError, LoginNext, LoginWish, ServerLogin, connect, connect_as, connect_with,
+};
 pub use connection::{
     CallDone, CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, ReadResults, RegionId,
     RegionInfo, ScarOp, ScarReply, ScarResults, assert_fills,
@@ -72,5 +74,8 @@ pub use passing::{
 };
 pub use region::{Backing, Region};
 pub use server::{EngineKind, SOCKETS_OUTLIVE_PROCESS, Server, ServerConfig, ServiceAdmission};
-pub use service::{REFUSED_ABANDONED, REFUSED_TOO_LARGE, Refusal, Reply, ScarHit, Service};
+pub use service::{
+    LoginDemand, LoginDialogue, LoginTurn, REFUSED_ABANDONED, REFUSED_TOO_LARGE, Refusal, Reply, ScarHit,
+    Service,
+};
 pub use tailwater_access::Peer;

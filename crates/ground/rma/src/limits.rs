@@ -41,6 +41,16 @@ pub const WATCHES_PER_CONNECTION_MAX: usize = 16;
 /// CALLs of one connection that the application may be working on; one more is answered "overloaded".
 pub const CALLS_PER_CONNECTION_MAX: usize = 256;
 
+/// The method of the CALLs by which a client logs in. The numbers of methods are applications'; this one is none of
+/// theirs, as a connection is logged in whatever it is for.
+pub const LOGIN_METHOD: u16 = 17;
+
+/// The longest message of a login, in bytes, with what is around it.
+pub const LOGIN_BYTES_MAX: usize = 8 << 10;
+
+/// Messages of a client in one login: SCRAM has two.
+pub const LOGIN_MESSAGES_MAX: usize = 4;
+
 /// Bytes of unsent answers at which a connection is dropped. READ and SCAR answers stop far below it, at
 /// [`crate::ServerConfig::output_bytes_max`] and one batch; CALL answers come when they come.
 pub const OUTPUT_BYTES_HARD_MAX: usize = 64 << 20;

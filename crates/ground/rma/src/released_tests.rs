@@ -56,7 +56,7 @@ fn every_frame_of_release_0_1_0_is_read_and_would_be_written_byte_for_byte_today
         let id = header.request;
         if frame.side == Side::Requests {
             match Request::parse(&header, body).expect("it is well-formed") {
-                Request::Hello { lowest, highest } => {
+                Request::Hello { lowest, highest, logs_in: false } => {
                     assert_eq!((lowest, highest), (VERSION, VERSION));
                     encode_hello(&mut again, id);
                 }
@@ -67,6 +67,7 @@ fn every_frame_of_release_0_1_0_is_read_and_would_be_written_byte_for_byte_today
                     encode_call(&mut again, id, method, payload.len());
                     again.extend_from_slice(&payload);
                 }
+                Request::Hello { .. } => panic!("{}: the release knows no logins", frame.step),
                 Request::Fabric => panic!("{}: the release does not know libfabric", frame.step),
             }
         } else {

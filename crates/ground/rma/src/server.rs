@@ -23,6 +23,7 @@ mod epoll;
 mod fabric;
 mod limits;
 pub(crate) mod listen;
+mod login;
 mod mailbox;
 mod output;
 mod pipe;
@@ -40,6 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use tailwater_access::PlacesByAddress;
 use tailwater_env::{Complaints, Env};
 use tailwater_tls::Acceptor;
 
@@ -120,6 +122,11 @@ pub struct ServerConfig {
     pub memory_bytes_max: usize,
     /// A connection that has not said HELLO by then is dropped.
     pub hello_deadline: Duration,
+    /// A connection that has to log in, and has not by then, is dropped.
+    pub login_deadline: Duration,
+    /// Connections of an address, or of a network of IPv6, that have to log in and have not; one more is closed at
+    /// once.
+    pub strangers_max: usize,
     /// A connection that has not sent the rest of a frame by then is dropped.
     pub frame_deadline: Duration,
     /// A connection that takes none of its answers for so long is dropped.
@@ -145,6 +152,8 @@ impl Default for ServerConfig {
             output_bytes_max: 1 << 20,
             memory_bytes_max: 1 << 30,
             hello_deadline: Duration::from_secs(5),
+            login_deadline: Duration::from_secs(30),
+            strangers_max: 256,
             frame_deadline: Duration::from_secs(10),
             drain_deadline: Duration::from_secs(10),
             idle_deadline: Some(Duration::from_secs(15 * 60)),
@@ -216,6 +225,7 @@ impl Server {
             connections: AtomicUsize::new(0),
             memory: AtomicUsize::new(0),
             complaints: Complaints::default(),
+            strangers: PlacesByAddress::default(),
             fabric,
         });
         let running = Arc::new(Running::default());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use tailwater_access::Peer;
 
 use crate::connection::ScarOp;
@@ -28,6 +29,22 @@ pub trait Service: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether `peer` may log in, or has to; `None` where it is taken for what it is. Asked while it has not logged in.
+    fn login_demand(&self, peer: &Peer) -> Option<LoginDemand> {
+        let _ = peer;
+        None
+    }
+
+    /// Begins the login of a peer that [may log in](Self::login_demand). `is_private`: nobody else reads what goes over
+    /// its connection.
+    ///
+    /// # Errors
+    /// Why nobody can log in at the moment, for the client.
+    fn begin_login(&self, peer: &Peer, is_private: bool) -> Result<Box<dyn LoginDialogue>, Refusal> {
+        let _ = (peer, is_private);
+        Err(Refusal { code: REFUSED_ABANDONED, message: "nobody logs in here".to_owned() })
+    }
+
     /// The regions that clients may read, in the order of their ids; new connections are told of these. Which ones they
     /// are never changes, though where they are in memory may
     /// ([`ServiceAdmission::regions_moved`](crate::ServiceAdmission::regions_moved)).
@@ -49,6 +66,49 @@ pub trait Service: Send + Sync + 'static {
     /// connection is with the workers. With one worker, CALLs of one connection thus run in the order in which they
     /// were sent.
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply);
+}
+
+/// What a service wants of a peer that has not logged in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginDemand {
+    /// Whether it has to. Otherwise it may, and says so when it says HELLO.
+    pub is_required: bool,
+    /// What is answered to its CALLs before it has.
+    pub refusal: Refusal,
+}
+
+/// A login that has begun, over the CALLs of one connection ([`crate::limits::LOGIN_METHOD`]).
+pub trait LoginDialogue: Send + 'static {
+    /// Goes on with what the client sent: at most [`crate::limits::LOGIN_BYTES_MAX`], which may be anything. May be
+    /// dropped at any point, with the connection.
+    fn step(self: Box<Self>, message: Bytes) -> BoxFuture<'static, LoginTurn>;
+}
+
+/// What comes of a message of a login.
+pub enum LoginTurn {
+    /// The client is sent this, and goes on.
+    Challenge(Bytes, Box<dyn LoginDialogue>),
+    /// The client is known.
+    Done {
+        /// What it is sent.
+        answer: Bytes,
+        /// Who it is from now on.
+        peer: Peer,
+        /// Completes when it is that no more. Then the connection ends.
+        over: BoxFuture<'static, ()>,
+    },
+    /// The client is not let in, and told why. Whatever it sends next ends the connection.
+    Refused(Refusal),
+}
+
+impl std::fmt::Debug for LoginTurn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Challenge(..) => f.write_str("Challenge"),
+            Self::Done { peer, .. } => f.debug_tuple("Done").field(peer).finish(),
+            Self::Refused(refusal) => f.debug_tuple("Refused").field(refusal).finish(),
+        }
+    }
 }
 
 type SendReply = Box<dyn FnOnce(Result<Bytes, Refusal>) + Send>;

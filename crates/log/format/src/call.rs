@@ -29,6 +29,9 @@
 //! | 14 `CopyLead` | [`CopyLead`] | [`CopyPlanKept`] |
 //! | 15 `CopyOffsets` | [`CopyOffsets`] | [`CopiedOffsets`] |
 //! | 16 `FindCell` | [`FindCell`] | [`CellInfo`] |
+//! | 17 `Login` | [`LoginMessage`] | [`LoginAnswer`] |
+//!
+//! `Login` comes before all others, on connections that say so when they begin, and to cells' backends as well.
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -39,7 +42,7 @@ use crate::ids::{
 };
 use crate::limits::{
     APPEND_ITEMS_MAX, CALL_BYTES_MAX, CALL_INFO_BYTES_MAX, CELL_BACKENDS_MAX, CLUSTERS_MAX,
-    COPIED_OFFSETS_MAX, OFFSET_MAX, SEGMENTS_PER_REPLY_MAX, SHARDS_PER_CALL_MAX, TERM_MAX,
+    COPIED_OFFSETS_MAX, LOGIN_BYTES_MAX, OFFSET_MAX, SEGMENTS_PER_REPLY_MAX, SHARDS_PER_CALL_MAX, TERM_MAX,
 };
 use crate::tails::Tail;
 
@@ -90,11 +93,13 @@ pub enum Method {
     CopyOffsets = 15,
     /// A cell that was created, by its name.
     FindCell = 16,
+    /// Who the caller is: a message of its login.
+    Login = 17,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 16] = [
+    pub const ALL: [Method; 17] = [
         Method::Hello,
         Method::FindStream,
         Method::Append,
@@ -111,6 +116,7 @@ impl Method {
         Method::CopyLead,
         Method::CopyOffsets,
         Method::FindCell,
+        Method::Login,
     ];
 
     /// The number on the wire.
@@ -142,6 +148,7 @@ impl Method {
             Method::CopyLead => "copy_lead",
             Method::CopyOffsets => "copy_offsets",
             Method::FindCell => "find_cell",
+            Method::Login => "login",
         }
     }
 }
@@ -195,6 +202,8 @@ call_messages! {
     CopiedOffsets: CALL_BYTES_MAX, COPIED_OFFSETS_MAX + 32;
     FindCell: CALL_INFO_BYTES_MAX, 32;
     CellInfo: CALL_BYTES_MAX, CELL_BACKENDS_MAX + 32;
+    LoginMessage: LOGIN_BYTES_MAX, 32;
+    LoginAnswer: LOGIN_BYTES_MAX, 32;
 }
 
 /// Why a payload is not the message it should be.
@@ -289,6 +298,29 @@ pub struct NodeInfo {
     /// The node's wall clock when it answered, in ms since the epoch: who asks can tell how far its own is from it.
     #[prost(int64, optional, tag = "7")]
     pub wall_ms: Option<i64>,
+}
+
+/// A message of a login, as SASL has it.
+#[derive(Clone, PartialEq, Message)]
+pub struct LoginMessage {
+    /// How the caller proves who it is, by SASL's name for it, as in `SCRAM-SHA-256`. It is the same in all messages
+    /// of a login.
+    #[prost(string, tag = "1")]
+    pub mechanism: String,
+    /// What it says.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub message: Bytes,
+}
+
+/// What is said to it.
+#[derive(Clone, PartialEq, Message)]
+pub struct LoginAnswer {
+    /// A challenge, or what shows that the node knows the user.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub message: Bytes,
+    /// The caller is known from now on.
+    #[prost(bool, tag = "2")]
+    pub is_done: bool,
 }
 
 /// One cell.

@@ -25,6 +25,8 @@ pub const OFFSET_MAX: u64 = i64::MAX as u64;
 pub const CALL_BYTES_MAX: usize = 8 << 20;
 /// Longest payload of a CALL that carries names and numbers only, in bytes.
 pub const CALL_INFO_BYTES_MAX: usize = 256 << 10;
+/// Longest payload of a message of a login, in bytes: 4 KiB of SASL's, and what is around it.
+pub const LOGIN_BYTES_MAX: usize = 8 << 10;
 /// Backends of a cell in one answer, spares included: more than a cell may have.
 pub const CELL_BACKENDS_MAX: usize = 2_048;
 /// Committed offsets in one answer to another cluster.

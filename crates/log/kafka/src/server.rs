@@ -25,6 +25,8 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     open_address: Option<SocketAddr>,
     secured_address: Option<SocketAddr>,
+    /// Without encryption, and with it.
+    login_addresses: [Option<SocketAddr>; 2],
     broker: Arc<Broker>,
     _accepting: Vec<Task>,
 }
@@ -66,6 +68,7 @@ impl Server {
         let strangers = PlacesByAddress::default();
         let (mut addresses, mut accepting) = (Vec::new(), Vec::new());
         let (mut open_address, mut secured_address) = (None, None);
+        let mut login_addresses = [None, None];
         for (socket, configured, acceptor) in listeners {
             let address = socket.local_addr()?;
             let advertised = parse_address(&configured.advertised).map(Arc::new);
@@ -74,10 +77,12 @@ impl Server {
                     "clients of {address} have to log in, and there are no users"
                 )));
             }
-            if !configured.login {
-                let first = if acceptor.is_secured() { &mut secured_address } else { &mut open_address };
-                first.get_or_insert(address);
-            }
+            let first = match (configured.login, acceptor.is_secured()) {
+                (true, is_secured) => &mut login_addresses[usize::from(is_secured)],
+                (false, true) => &mut secured_address,
+                (false, false) => &mut open_address,
+            };
+            first.get_or_insert(address);
             let users = users.clone().filter(|_| configured.login);
             let listening = Listening { address, advertised, acceptor, users };
             let accept =
@@ -85,7 +90,7 @@ impl Server {
             accepting.push(env.spawn("kafka-accept", accept));
             addresses.push(address);
         }
-        Ok(Self { addresses, open_address, secured_address, broker, _accepting: accepting })
+        Ok(Self { addresses, open_address, secured_address, login_addresses, broker, _accepting: accepting })
     }
 
     /// Where it listens, in the order in which it was told to.
@@ -101,6 +106,11 @@ impl Server {
     /// The first where connections are encrypted and nobody has to log in.
     pub fn secured_address(&self) -> Option<SocketAddr> {
         self.secured_address
+    }
+
+    /// The first where everybody has to log in, and connections are encrypted, or are not.
+    pub fn login_address(&self, is_secured: bool) -> Option<SocketAddr> {
+        self.login_addresses[usize::from(is_secured)]
     }
 
     /// What it answers for.

@@ -192,7 +192,8 @@ typedef struct TailwaterRecord {
   size_t header_count;
 } TailwaterRecord;
 
-// How to connect. All zeros are the defaults, and so is a null pointer in place of it.
+// How to connect. All zeros are the defaults, and so is a null pointer in place of it. A login is in the variables
+// TAILWATER_LOGIN, TAILWATER_LOGIN_PASSWORD, TAILWATER_LOGIN_TOKEN and their like with _FILE.
 typedef struct TailwaterOptions {
   // What the node's logs call this program. May be null.
   const char *name;

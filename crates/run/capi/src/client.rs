@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use futures::FutureExt;
-use tailwater_client::{Client, ClientConfig, Dialer, DialerConfig};
+use tailwater_client::{Client, ClientConfig, Dialer, DialerConfig, LoginConfig};
 use tailwater_env::Env;
 
 use crate::given::{handle, text, wanted_text};
@@ -18,7 +18,8 @@ pub struct TailwaterClient {
     pub(crate) client: Client,
 }
 
-/// How to connect. All zeros are the defaults, and so is a null pointer in place of it.
+/// How to connect. All zeros are the defaults, and so is a null pointer in place of it. A login is in the variables
+/// TAILWATER_LOGIN, TAILWATER_LOGIN_PASSWORD, TAILWATER_LOGIN_TOKEN and their like with _FILE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TailwaterOptions {
@@ -47,9 +48,11 @@ pub(crate) struct OptionsGiven {
 /// # Safety
 /// `options` is null, or its texts are null or end with a 0.
 pub(crate) unsafe fn options(env: &Env, options: *const TailwaterOptions) -> Result<OptionsGiven, NotDone> {
+    let login = LoginConfig::of_environment().and_then(|login| login.open()).map_err(NotDone::invalid)?;
     // SAFETY: as this function's.
     let Some(given) = (unsafe { options.as_ref() }) else {
-        return Ok(OptionsGiven { config: ClientConfig::default(), deadline_ms: 0 });
+        let config = ClientConfig { login, ..ClientConfig::default() };
+        return Ok(OptionsGiven { config, deadline_ms: 0 });
     };
     check_deadline(given.deadline_ms)?;
     // SAFETY: as this function's.
@@ -69,7 +72,7 @@ pub(crate) unsafe fn options(env: &Env, options: *const TailwaterOptions) -> Res
     let dialer = dialer.map_err(|error| NotDone::invalid(error.to_string()))?;
     let transport = transport(given.transport)?;
     let config =
-        ClientConfig { name: name.unwrap_or_default(), transport, dialer, ..ClientConfig::default() };
+        ClientConfig { name: name.unwrap_or_default(), transport, dialer, login, ..ClientConfig::default() };
     Ok(OptionsGiven { config, deadline_ms: given.deadline_ms })
 }
 

@@ -159,6 +159,7 @@ impl From<Error> for NotDone {
         let status = match &error {
             Error::Address(_) | Error::Config(_) => TailwaterStatus::InvalidArgument,
             Error::Unreachable { .. } | Error::Secure { .. } => TailwaterStatus::Unreachable,
+            Error::Login { .. } => TailwaterStatus::NotAuthorized,
             Error::Deadline { .. } => TailwaterStatus::Deadline,
             Error::Refused(refusal) => match refusal.code {
                 CallErrorCode::NotAuthorized => TailwaterStatus::NotAuthorized,

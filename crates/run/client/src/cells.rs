@@ -20,9 +20,8 @@ use tailwater_cache::{
 };
 use tailwater_env::{Env, Instant, Task};
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode, FindCell, Hello, Method, NodeInfo};
-use tailwater_rma::{Address, Connection};
+use tailwater_rma::{Address, Connection, LoginWish};
 use tailwater_tail::Cells;
-use tailwater_tls::Dialer;
 
 use crate::Error;
 use crate::client::Transport;
@@ -263,14 +262,14 @@ impl Connector for CellsTold {
             // One that the node does not tell of has come with a newer configuration than the node told.
             let place =
                 told(self).map_or_else(|| CellPlace::of(&backend.addresses, None, self.transport), Ok);
-            place.map_err(|error| error.to_string())?.connect(&self.env, self.node.dialer()).await
+            place.map_err(|error| error.to_string())?.connect(&self.env, &self.node).await
         })
     }
 }
 
 impl CellPlace {
     /// Connects at the first address where the backend is; an error is why not at the last one.
-    async fn connect(&self, env: &Env, dialer: &Dialer) -> Result<Arc<dyn Connection>, String> {
+    async fn connect(&self, env: &Env, node: &Node) -> Result<Arc<dyn Connection>, String> {
         let mut why = "it has no address".to_owned();
         for address in &self.addresses {
             if self.instance == Instance::Unknown && matches!(address, Address::Unix(_)) {
@@ -279,7 +278,8 @@ impl CellPlace {
                 );
                 continue;
             }
-            match tailwater_rma::connect_with(env, address, dialer).await {
+            let login = node.login().map(|login| LoginWish { login, or_without: true });
+            match tailwater_rma::connect_as(env, address, node.dialer(), login).await {
                 Ok(connection) if self.is_right(&*connection) => return Ok(connection),
                 Ok(_) => why = format!("{address}: another backend than the node's"),
                 Err(error) => why = format!("{address}: {error}"),

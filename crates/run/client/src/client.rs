@@ -12,6 +12,7 @@ use tailwater_format::call::{
 };
 use tailwater_format::limits::APPEND_BYTES_MAX;
 use tailwater_format::{ShardId, ShardNumber, Start, StreamId};
+use tailwater_login::ClientLogin;
 use tailwater_rma::Address;
 use tailwater_tail::{DurableSource, ReaderConfig, ReaderStats, TailReader};
 use tailwater_tls::Dialer;
@@ -70,6 +71,9 @@ pub struct ClientConfig {
     pub sidecar: Option<PathBuf>,
     /// Whom it trusts where nodes and cells are in TLS, and what it shows to them.
     pub dialer: Dialer,
+    /// What it logs in with, at the node, at cells that the node runs, and in Kafka's protocol as a member of a group.
+    /// A cell's backend that takes no logins is read as who the process is there without.
+    pub login: Option<ClientLogin>,
     /// Everything is read from the node's durable segments, as if there were no cells and no window: for who compares
     /// what the cells deliver with what was written. The node serves each byte, so applications leave it off.
     pub without_cells: bool,
@@ -142,7 +146,7 @@ impl Client {
         let address = parse_address(address)?;
         let mut reader = config.reader;
         reader.check()?;
-        let node = Arc::new(Node::new(env.clone(), address, config.dialer));
+        let node = Arc::new(Node::new(env.clone(), address, config.dialer, config.login));
         let hello = Hello { version: CALL_VERSION, client: config.name.clone() };
         let info: NodeInfo =
             retry(&env, CONNECT_DEADLINE, may_pass, || node.call(Method::Hello, &hello)).await?;
@@ -174,8 +178,12 @@ impl Client {
     }
 
     /// The id of the node at `address`, which it has for the life of its data directory. Asks nothing else, and once.
-    pub async fn node_id(address: &str, dialer: &Dialer) -> Result<String, Error> {
-        let node = Node::new(Env::real(), parse_address(address)?, dialer.clone());
+    pub async fn node_id(
+        address: &str,
+        dialer: &Dialer,
+        login: Option<ClientLogin>,
+    ) -> Result<String, Error> {
+        let node = Node::new(Env::real(), parse_address(address)?, dialer.clone(), login);
         let hello = Hello { version: CALL_VERSION, client: String::new() };
         let info: NodeInfo = node.call(Method::Hello, &hello).await?;
         Ok(info.node_id)

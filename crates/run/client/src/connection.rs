@@ -7,17 +7,20 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_format::call::{CallErrorCode, CallMessage, CallRefusal, Method, decode_call, encode_call};
-use tailwater_rma::{Address, CallError, ConnectError, Connection, connect_with};
+use tailwater_login::ClientLogin;
+use tailwater_rma::{Address, CallError, ConnectError, Connection, LoginWish, connect_as};
 use tailwater_tls::Dialer;
 
 use crate::Error;
 use crate::limits::{CALL_DEADLINE, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN};
+use crate::login::CallLogin;
 
 /// A node, by its address.
 pub(crate) struct Node {
     env: Env,
     address: Address,
     dialer: Dialer,
+    login: Option<CallLogin>,
     state: Mutex<ConnectionState>,
     /// Held while connecting, so that many callers make one connection.
     connecting: tokio::sync::Mutex<()>,
@@ -32,10 +35,16 @@ struct ConnectionState {
 }
 
 impl Node {
-    pub(crate) fn new(env: Env, address: Address, dialer: Dialer) -> Self {
+    pub(crate) fn new(env: Env, address: Address, dialer: Dialer, login: Option<ClientLogin>) -> Self {
         let state =
             ConnectionState { connection: None, pause: RECONNECT_PAUSE_MIN, failures: 0, failed: None };
-        Self { env, address, dialer, state: Mutex::new(state), connecting: tokio::sync::Mutex::new(()) }
+        let (login, connecting) = (login.map(CallLogin), tokio::sync::Mutex::new(()));
+        Self { env, address, dialer, login, state: Mutex::new(state), connecting }
+    }
+
+    /// What it is logged in with, and its cells, if they take logins.
+    pub(crate) fn login(&self) -> Option<&CallLogin> {
+        self.login.as_ref()
     }
 
     /// What makes the connections to it, and to its cells.
@@ -110,7 +119,8 @@ impl Node {
                 return Err(error.clone());
             }
         }
-        match connect_with(&self.env, &self.address, &self.dialer).await {
+        let login = self.login.as_ref().map(|login| LoginWish { login, or_without: false });
+        match connect_as(&self.env, &self.address, &self.dialer, login).await {
             Ok(connection) => {
                 let mut state = self.state.lock();
                 state.pause = RECONNECT_PAUSE_MIN;
@@ -121,6 +131,11 @@ impl Node {
                 let error = match error {
                     ConnectError::Secure { address, reason } => {
                         Error::Secure { address: address.to_string(), reason }
+                    }
+                    ConnectError::Login { address, code, reason }
+                        if !code.is_some_and(|code| CallErrorCode::from_number(code).is_retriable()) =>
+                    {
+                        Error::Login { address: address.to_string(), reason }
                     }
                     other => self.unreachable(other.to_string()),
                 };

@@ -33,6 +33,14 @@ pub enum Error {
         /// What is wrong, and what to do.
         reason: String,
     },
+    /// The node wants a login, or does not let in who shows that one.
+    #[error("can't log in at {address}: {reason}")]
+    Login {
+        /// Which node.
+        address: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// The node refused.
     #[error(transparent)]
     Refused(#[from] CallRefusal),

@@ -91,7 +91,7 @@ impl Client {
     pub async fn group_consumer(&self, stream: &str, config: GroupConfig) -> Result<GroupConsumer, Error> {
         let stream = self.stream(stream).await?;
         let env = self.node().env().clone();
-        let membership = GroupMembership::new(&env, &config, self.node().dialer(), &stream);
+        let membership = GroupMembership::new(&env, &config, self.node(), &stream);
         Ok(GroupConsumer {
             client: self.clone(),
             committed_at: env.now(),

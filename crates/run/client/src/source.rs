@@ -107,6 +107,7 @@ fn source_error(error: Error) -> SourceError {
         Error::Refused(refusal) if refusal.code == CallErrorCode::UnknownStream => SourceError::NoStream,
         // The shard is damaged, or this principal may not read it: whoever waits should hear of it.
         Error::Refused(refusal) if !refusal.code.is_retriable() => SourceError::Refused(refusal.to_string()),
+        refused @ Error::Login { .. } => SourceError::Refused(refused.to_string()),
         Error::Malformed(why) => SourceError::Invalid(why),
         other => SourceError::Unavailable(other.to_string()),
     }

@@ -228,12 +228,18 @@ pub struct NodeView {
     /// Where clients on the same host connect.
     pub unix: Option<PathBuf>,
     /// Where Kafka's clients connect, if their protocol is spoken: the first of its listeners that is not encrypted and
-    /// wants no login, which the client library does not do.
+    /// wants no login.
     #[serde(default)]
     pub kafka: Option<SocketAddr>,
     /// The first that is encrypted and wants no login.
     #[serde(default)]
     pub kafka_tls: Option<SocketAddr>,
+    /// The first that is not encrypted and wants a login.
+    #[serde(default)]
+    pub kafka_login: Option<SocketAddr>,
+    /// The first that is encrypted and wants a login.
+    #[serde(default)]
+    pub kafka_tls_login: Option<SocketAddr>,
     /// Where SQS's clients connect, if their protocol is spoken.
     #[serde(default)]
     pub sqs: Option<SocketAddr>,

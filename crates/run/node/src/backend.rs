@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
+use tailwater_access::{AccessRequest, Authorizer, PRINCIPAL_OF_UID, Protocol, Resource};
 use tailwater_cache::protocol::{
     METHOD_ACCEPT, METHOD_CHANGES, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN,
     METHOD_LOAD, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, METHOD_TOUCH,
@@ -19,14 +19,15 @@ use tailwater_cache::protocol::{
 use tailwater_cache::{Backend, BackendConfig, Backends, EvictionPolicy, RefillConfig};
 use tailwater_env::{Env, Task};
 use tailwater_rma::{
-    Address, Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig,
-    Service, ServiceAdmission,
+    Address, Backing, DoorbellStats, LoginDemand, LoginDialogue, Peer, Refusal, Region, Reply, ScarHit,
+    ScarOp, Server, ServerConfig, Service, ServiceAdmission,
 };
 use tailwater_tls::{Acceptor, Dialer};
 use tokio::sync::Notify;
 
 pub(crate) use self::near::NearBackend;
 use self::readers::MappedReaders;
+pub use crate::logins::CallLogins;
 
 /// Which cell a backend is for: they differ in what they keep, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,9 @@ pub struct BackendOptions {
     pub tcp: Option<SocketAddr>,
     /// What takes the connections there: in TLS, or as they come.
     pub tls: Acceptor,
+    /// Who may log in over TCP, and who has to; nobody can where that is none. Processes of this host are known by
+    /// their users of the system.
+    pub logins: Option<Arc<CallLogins>>,
     /// The provider of libfabric's that clients there can read by, if any.
     pub ofi: Option<String>,
     /// Where clients on this host connect.
@@ -143,6 +147,7 @@ impl ServedBackend {
             unix: options.unix.clone(),
             engines: options.engines,
             connections_max: options.connections_max,
+            strangers_max: tailwater_login::limits::STRANGERS_MAX,
             ..ServerConfig::default()
         };
         let mut rights = authorizer.changes();
@@ -150,6 +155,7 @@ impl ServedBackend {
             cell: name.clone(),
             backend: Arc::clone(&backend),
             authorizer,
+            logins: options.logins.clone(),
             readers: MappedReaders::new(rights.may_come()),
         });
         let server = Server::take_over(env, config, Arc::clone(&guarded) as _)
@@ -245,6 +251,7 @@ struct Guarded {
     cell: String,
     backend: Arc<Backend>,
     authorizer: Arc<dyn Authorizer>,
+    logins: Option<Arc<CallLogins>>,
     readers: MappedReaders,
 }
 
@@ -269,6 +276,21 @@ fn refusal(message: String) -> Refusal {
 }
 
 impl Service for Guarded {
+    fn login_demand(&self, peer: &Peer) -> Option<LoginDemand> {
+        // Who is given the memory is remembered as a user of the system, who can't be removed.
+        let logins = self.logins.as_ref().filter(|_| !peer.principal.starts_with(PRINCIPAL_OF_UID))?;
+        let mut demand = logins.demand(peer);
+        demand.refusal.code = REFUSED_NOT_AUTHORIZED;
+        Some(demand)
+    }
+
+    fn begin_login(&self, peer: &Peer, is_private: bool) -> Result<Box<dyn LoginDialogue>, Refusal> {
+        match &self.logins {
+            Some(logins) => logins.begin(peer, is_private),
+            None => Err(refusal("nobody logs in at this backend".to_owned())),
+        }
+    }
+
     fn admit(&self, peer: &Peer) -> Result<(), Refusal> {
         self.ask(peer, "read")?;
         if !self.readers.note(peer) {

@@ -28,9 +28,10 @@ use tailwater_format::{
 use tailwater_log::{
     AppendError, AppendOptions, LocateRead as Target, Log, ReadError, StreamError, TransactionIds,
 };
-use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
+use tailwater_rma::{LoginDemand, LoginDialogue, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
 use crate::cells::created::CreatedCells;
+use crate::logins::CallLogins;
 use crate::metrics::Meters;
 use crate::turns::{self, Turns};
 use crate::views;
@@ -56,6 +57,7 @@ pub struct NodeService {
     info: Box<dyn Fn() -> NodeInfo + Send + Sync>,
     meters: Arc<Meters>,
     authorizer: Arc<dyn Authorizer>,
+    logins: Arc<CallLogins>,
     copies: Copies,
     created: Arc<CreatedCells>,
     complaints: Complaints,
@@ -63,19 +65,30 @@ pub struct NodeService {
 
 impl NodeService {
     /// A service in front of `log`; `info` says what it answers to a greeting, `turns` are those of who catches up,
-    /// `meters` count what it does, `authorizer` says what each peer may do, `copies` are made for other clusters, and
-    /// `created` are the cells beside the log's.
+    /// `meters` count what it does, `authorizer` says what each peer may do, `logins` are those of its peers, `copies`
+    /// are made for other clusters, and `created` are the cells beside the log's.
     pub fn new(
         env: Env,
         log: Log,
         turns: Arc<Turns>,
         info: impl Fn() -> NodeInfo + Send + Sync + 'static,
         meters: Arc<Meters>,
-        authorizer: Arc<dyn Authorizer>,
+        (authorizer, logins): (Arc<dyn Authorizer>, Arc<CallLogins>),
         (copies, created): (Copies, Arc<CreatedCells>),
     ) -> Self {
         let complaints = Complaints::default();
-        Self { env, log, turns, info: Box::new(info), meters, authorizer, copies, created, complaints }
+        Self {
+            env,
+            log,
+            turns,
+            info: Box::new(info),
+            meters,
+            authorizer,
+            logins,
+            copies,
+            created,
+            complaints,
+        }
     }
 
     /// Whether `peer` may do this to `resource`.
@@ -243,6 +256,11 @@ impl NodeService {
             | Method::CopyLead
             | Method::CopyState
             | Method::CopyOffsets => self.dispatch_copy(peer, method, payload, reply),
+            Method::Login => {
+                let why =
+                    "a login comes before everything else, and whoever wants one says so when it connects";
+                Err((reply, CallRefusal::new(CallErrorCode::Malformed, why.to_owned())))
+            }
             Method::DeliveryDelays => {
                 let allowed = self.authorize(peer, method, Resource::Node);
                 match allowed.and_then(|()| self.count(&decode::<DeliveryDelays>(payload)?)) {
@@ -416,6 +434,14 @@ impl ReadGathering {
 }
 
 impl Service for NodeService {
+    fn login_demand(&self, peer: &Peer) -> Option<LoginDemand> {
+        Some(self.logins.demand(peer))
+    }
+
+    fn begin_login(&self, peer: &Peer, is_private: bool) -> Result<Box<dyn LoginDialogue>, Refusal> {
+        self.logins.begin(peer, is_private)
+    }
+
     fn regions(&self) -> Vec<Arc<Region>> {
         Vec::new()
     }

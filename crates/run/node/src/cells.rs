@@ -32,6 +32,7 @@ use crate::cells::owned::CellWanted;
 use crate::cells::resized::ChangeDriver;
 use crate::config::{self, CellModeSetting, CellSection, Config};
 use crate::gate::FrontGate;
+use crate::logins::CallLogins;
 
 /// Why something can't be done with a cell.
 #[derive(Debug, thiserror::Error)]
@@ -64,15 +65,16 @@ pub enum CellError {
 #[derive(Clone)]
 pub struct CellDoors {
     authorizer: Arc<dyn Authorizer>,
+    logins: Arc<CallLogins>,
     tls: Acceptor,
     dialer: Dialer,
 }
 
 impl CellDoors {
     /// As the node's other doors for clients of its log.
-    pub(crate) fn of(gate: &FrontGate, config: &Config) -> Self {
-        let authorizer = Arc::clone(&gate.authorizer);
-        Self { authorizer, tls: gate.data_acceptor(config.listen.tls), dialer: gate.dialer.clone() }
+    pub(crate) fn of(gate: &FrontGate, logins: &Arc<CallLogins>, config: &Config) -> Self {
+        let (authorizer, logins) = (Arc::clone(&gate.authorizer), Arc::clone(logins));
+        Self { authorizer, logins, tls: gate.data_acceptor(config.listen.tls), dialer: gate.dialer.clone() }
     }
 }
 
@@ -343,6 +345,7 @@ fn options_of(
         // Any free port of the node's address: clients learn it from the node.
         tcp: Some(SocketAddr::new(near.ip(), 0)),
         tls: doors.tls.clone(),
+        logins: Some(Arc::clone(&doors.logins)),
         ofi: section.ofi.clone(),
         unix: Some(unix),
         connections_max: config.listen.connections_max,

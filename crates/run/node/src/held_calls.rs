@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tailwater_env::Env;
 use tailwater_format::call::{CallErrorCode, CallRefusal, Method};
 use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaTaker};
-use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
+use tailwater_rma::{LoginDemand, LoginDialogue, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
 use crate::calls::{NodeService, refusal};
 
@@ -61,6 +61,14 @@ impl HeldCalls {
 }
 
 impl Service for HeldCalls {
+    fn login_demand(&self, peer: &Peer) -> Option<LoginDemand> {
+        self.service.login_demand(peer)
+    }
+
+    fn begin_login(&self, peer: &Peer, is_private: bool) -> Result<Box<dyn LoginDialogue>, Refusal> {
+        self.service.begin_login(peer, is_private)
+    }
+
     fn admit(&self, peer: &Peer) -> Result<(), Refusal> {
         self.service.admit(peer)
     }

@@ -243,6 +243,8 @@ async fn node(State(shared): State<Arc<NodeShared>>) -> Json<NodeView> {
         unix: shared.unix.clone(),
         kafka: shared.kafka.as_ref().and_then(|kafka| kafka.open_address()),
         kafka_tls: shared.kafka.as_ref().and_then(|kafka| kafka.secured_address()),
+        kafka_login: shared.kafka.as_ref().and_then(|kafka| kafka.login_address(false)),
+        kafka_tls_login: shared.kafka.as_ref().and_then(|kafka| kafka.login_address(true)),
         sqs: shared.sqs.as_ref().map(|sqs| sqs.address()),
         sqs_tls: shared.sqs.as_ref().is_some_and(|sqs| sqs.is_secured()),
         memcached: shared.memcached.as_ref().map(|memcached| memcached.address()),

@@ -26,6 +26,7 @@ mod http;
 #[cfg(feature = "tls")]
 mod jwks;
 pub mod logging;
+mod logins;
 mod memcached;
 mod metadata;
 mod metrics;
@@ -83,6 +84,7 @@ use crate::config::{ClusterConfig, QueueStoreKind};
 use crate::gate::FrontGate;
 use crate::held_calls::HeldCalls;
 use crate::http::Identities;
+use crate::logins::CallLogins;
 use crate::metadata::{NodeSharing, STANDING_BY, Turn};
 use crate::metrics::Meters;
 #[cfg(feature = "bookkeeper")]
@@ -229,7 +231,9 @@ impl Node {
         leave_to_local_node(&mut config);
         let Listeners { kafka, sqs, memcached, broadcast } = Listeners::bind(&config).await?;
         progress.begin("cells", 0);
-        let doors = CellDoors::of(&gate, &config);
+        let meters = Arc::new(Meters::default());
+        let logins = CallLogins::new(&env, config.listen.login, Arc::clone(&meters));
+        let doors = CellDoors::of(&gate, &logins, &config);
         let mut recovery = queues::Recovery::begin(&env, &config)?;
         let metadata = turn.as_ref().map(Turn::shared);
         let (log, node_cells) =
@@ -241,9 +245,9 @@ impl Node {
         let id = node_id(&env, &log).await?;
         let number = take_number(&mut config, turn.as_ref()).await?;
         let info = info_of(&env, id.clone(), node_cells.clone(), &config);
-        let meters = Arc::new(Meters::default());
         let (administered, tokens) = who_may_come_in(&env, &config, &log, &rules).await?;
         let Administered { users, quotas, .. } = administered.clone();
+        logins.begin_with(&users);
         let stream = config.access.audit_stream.as_deref();
         let audit_stream = stream.and_then(|name| audit_stream::follow(&env, &rules, &log, name, &id));
         let kafka = start_kafka(&env, &config, kafka, &log, (&id, administered), &gate).await?;
@@ -261,7 +265,7 @@ impl Node {
             Arc::clone(&turns),
             info,
             Arc::clone(&meters),
-            Arc::clone(&gate.authorizer),
+            (Arc::clone(&gate.authorizer), logins),
             (copies.clone(), Arc::clone(&created)),
         ));
         let service: Arc<dyn Service> = Arc::new(HeldCalls::new(&env, &quotas, service));
@@ -798,6 +802,7 @@ async fn start_server(
         // One: appends reach the log in the order in which they arrived.
         call_workers: 1,
         connections_max: listen.connections_max,
+        strangers_max: tailwater_login::limits::STRANGERS_MAX,
         ..ServerConfig::default()
     };
     Server::take_over(env, server, service).await.with_context(|| {

@@ -5,7 +5,8 @@
 
 mod common;
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,11 +14,15 @@ use common::{anybody, asked, config, connected, enforced, rest, rule};
 use tailwater_broadcast::client::{PublishError, Publisher};
 use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Content, Stream};
+use tailwater_client::{
+    Client, ClientConfig, ClientLogin, ConsumerConfig, Error, Mechanism, ProducerSettings, SecretText, Start,
+    Transport,
+};
 use tailwater_env::Env;
 use tailwater_format::call::{
     Append, CallErrorCode, CopyLead, CopyOffsets, CopyOpen, CopyPlan, CopyState, FindCell, FindStream,
-    InitProducer, Locate, Method, ReadDurable, SegmentRef, Segments, StreamInfo, Tails, decode_call,
-    encode_call,
+    InitProducer, Locate, LoginMessage, Method, ReadDurable, SegmentRef, Segments, StreamInfo, Tails,
+    decode_call, encode_call,
 };
 use tailwater_node::Node;
 use tailwater_permissions::{Operation, ResourceKind, RuleFilter};
@@ -142,9 +147,9 @@ fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
 #[test]
 fn every_call_and_every_route_of_admin_http_is_among_those_that_are_tried() {
     let tried: Vec<Method> = calls(&Bytes::new()).into_iter().map(|(method, _)| method).collect();
-    // What a session is asked for is what it was opened for. The other two are for everybody: a greeting tells where
-    // the cells are, and a cell asks for itself; delays that consumers had are added to a metric.
-    let others = [Method::CopyNext, Method::Hello, Method::DeliveryDelays];
+    // What a session is asked for is what it was opened for. The others are for everybody: a greeting tells where the
+    // cells are, and a cell asks for itself; delays that consumers had are added to a metric; a login comes before all.
+    let others = [Method::CopyNext, Method::Hello, Method::DeliveryDelays, Method::Login];
     for method in Method::ALL {
         assert!(tried.contains(&method) != others.contains(&method), "{method:?}");
     }
@@ -258,6 +263,177 @@ fn readers_change_no_cell(runtime: &tokio::runtime::Runtime, env: &Env, cells: &
     }
 }
 
+/// Where the node's own cells are read over TCP.
+fn cells_over_tcp(admin: SocketAddr) -> Vec<Address> {
+    let view = anybody(admin, "GET", "/v1/node", "");
+    let view: serde_json::Value = serde_json::from_str(&view[view.find("\r\n\r\n").unwrap()..]).unwrap();
+    view["cells"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|cell| cell["backends"][0].as_array().unwrap())
+        .map(|address| address.as_str().unwrap().parse().unwrap())
+        .filter(|address| matches!(address, Address::Tcp(_)))
+        .collect()
+}
+
+/// A connection whose client says what it likes: frames of the format that `rma` describes.
+struct RawConnection(TcpStream);
+
+const HELLO: u8 = 1;
+const READ: u8 = 2;
+const SCAR: u8 = 3;
+const WATCH: u8 = 4;
+const CALL: u8 = 5;
+
+impl RawConnection {
+    /// One that has said HELLO, and was told of no region, and to log in.
+    fn of_stranger(address: SocketAddr) -> Self {
+        let mut raw = Self(TcpStream::connect(address).unwrap());
+        raw.send(HELLO, 0, b"rma\0\x02\x02\0\0");
+        let (kind, regions, body) = raw.answer().expect("an answer");
+        assert_eq!(
+            (kind, regions, body.len(), body[1]),
+            (0x81, 0, 8, 8),
+            "nothing but that it has to log in"
+        );
+        raw
+    }
+
+    fn send(&mut self, kind: u8, argument: u16, body: &[u8]) {
+        let mut frame = (body.len() as u32).to_le_bytes().to_vec();
+        frame.extend_from_slice(&[2, kind]);
+        frame.extend_from_slice(&argument.to_le_bytes());
+        frame.extend_from_slice(&1_u64.to_le_bytes());
+        frame.extend_from_slice(body);
+        self.0.write_all(&frame).unwrap();
+    }
+
+    /// The kind, the argument and the body of what comes; `None` if the connection ends.
+    fn answer(&mut self) -> Option<(u8, u16, Vec<u8>)> {
+        let mut head = [0; 16];
+        self.0.read_exact(&mut head).ok()?;
+        let mut body = vec![0; u32::from_le_bytes(head[..4].try_into().unwrap()) as usize];
+        self.0.read_exact(&mut body).ok()?;
+        Some((head[5], u16::from_le_bytes([head[6], head[7]]), body))
+    }
+}
+
+/// Whoever has not logged in is answered no CALL but that of a login, and its reads end its connection.
+fn strangers_are_refused(data: SocketAddr, cells: &[Address]) {
+    let first = LoginMessage { mechanism: "SCRAM-SHA-256".to_owned(), message: "n,,n=eve,r=12345678".into() };
+    for method in Method::ALL {
+        let mut raw = RawConnection::of_stranger(data);
+        raw.send(CALL, method.number(), &encode_call(&first));
+        let (kind, outcome, body) = raw.answer().expect("an answer");
+        assert_eq!((kind, outcome), (0x85, u16::from(method != Method::Login)), "{method:?}");
+        if method != Method::Login {
+            let code = u16::from_le_bytes([body[0], body[1]]);
+            let told = String::from_utf8(body[2..].to_vec()).unwrap();
+            assert_eq!(code, CallErrorCode::NotAuthorized.number(), "{method:?}");
+            assert!(told.contains("wants a login") && told.contains("--login NAME"), "{method:?}: {told}");
+        }
+    }
+    for cell in cells {
+        let Address::Tcp(cell) = cell else { panic!("over TCP") };
+        for (kind, count, len) in [(READ, 1, 24), (SCAR, 1, 28), (WATCH, 0, 8), (HELLO, 0, 8)] {
+            let mut raw = RawConnection::of_stranger(*cell);
+            let body = if kind == HELLO { b"rma\0\x02\x02\0\0".to_vec() } else { vec![0; len] };
+            raw.send(kind, count, &body);
+            assert_eq!(raw.answer(), None, "{kind}");
+        }
+        let mut raw = RawConnection::of_stranger(*cell);
+        raw.send(CALL, tailwater_cache::protocol::METHOD_LOOKUP, b"");
+        assert_eq!(raw.answer().map(|(_, outcome, _)| outcome), Some(1));
+    }
+}
+
+fn as_user(user: &str, password: &str, mechanism: Mechanism) -> ClientConfig {
+    let login = ClientLogin::of_user(user, SecretText::new(password), mechanism).unwrap();
+    // As from another host.
+    ClientConfig { login: Some(login), transport: Transport::Tcp, ..ClientConfig::default() }
+}
+
+#[test]
+fn who_has_to_log_in_is_answered_nothing_before_and_may_do_what_its_user_may_until_that_is_removed() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.listen.login = true;
+    let (admin, data) = (config.listen.admin, config.listen.data);
+    let _entered = runtime.enter();
+    let env = Env::real();
+    // Whoever does not log in might do everything, if it had not to.
+    let everything = ResourceKind::EVERY.map(|kind| {
+        let name = if kind == ResourceKind::Node { ResourceKind::NODE_NAME } else { "*" };
+        rule("anonymous", Operation::All, kind, name)
+    });
+    let of_alice = [
+        rule("alice", Operation::Describe, ResourceKind::Node, ResourceKind::NODE_NAME),
+        rule("alice", Operation::Write, ResourceKind::Stream, NAME),
+        rule("alice", Operation::Read, ResourceKind::Stream, NAME),
+        rule("alice", Operation::Read, ResourceKind::Cell, "data"),
+        rule("alice", Operation::Read, ResourceKind::Cell, "metadata"),
+    ];
+    let rules = runtime.block_on(enforced(&env, dir.path(), [&everything[..], &of_alice[..]].concat()));
+    let node = runtime.block_on(Node::start_with(config, Arc::clone(&rules) as _)).unwrap();
+    let created = anybody(admin, "POST", "/v1/streams", &format!("{{\"name\":\"{NAME}\"}}"));
+    assert!(created.starts_with("HTTP/1.1 200 "), "{created}");
+    for user in ["alice", "eve"] {
+        let put = anybody(admin, "PUT", &format!("/v1/users/{user}"), "{\"password\":\"correct horse\"}");
+        assert!(put.starts_with("HTTP/1.1 200 "), "{put}");
+    }
+    let cells = cells_over_tcp(admin);
+    assert_eq!(cells.len(), 2);
+    strangers_are_refused(data, &cells);
+
+    let connect =
+        |config: ClientConfig| runtime.block_on(Client::connect_with(env.clone(), &data.to_string(), config));
+    let refused = |config: ClientConfig| connect(config).err().expect("refused");
+    let anonymous = refused(ClientConfig::default());
+    assert!(
+        matches!(&anonymous, Error::Login { reason, .. } if reason.contains("wants a login")),
+        "{anonymous}"
+    );
+    let wrong = refused(as_user("alice", "wrong horse", Mechanism::ScramSha256));
+    assert!(matches!(&wrong, Error::Login { reason, .. } if reason.contains("password")), "{wrong}");
+    // Others would read it on the way.
+    let shown = refused(as_user("alice", "correct horse", Mechanism::Plain));
+    assert!(matches!(&shown, Error::Login { reason, .. } if reason.contains("TLS only")), "{shown}");
+    // A greeting is for everybody who is known, and nothing else is.
+    let eve = connect(as_user("eve", "correct horse", Mechanism::ScramSha256)).unwrap();
+    let nobody = runtime.block_on(eve.stream(NAME)).unwrap_err();
+    let code = CallErrorCode::NotAuthorized;
+    let told = format!("{nobody}");
+    assert!(matches!(nobody, Error::Refused(refusal) if refusal.code == code), "{told}");
+    assert!(told.contains("eve has no right to"), "{told}");
+
+    for mechanism in [Mechanism::ScramSha256, Mechanism::ScramSha512] {
+        let client = connect(as_user("alice", "correct horse", mechanism)).unwrap();
+        runtime.block_on(async {
+            let producer = client.producer(NAME, ProducerSettings::default()).await.unwrap();
+            producer.send(None, b"value").unwrap().await.unwrap();
+            let from_start = ConsumerConfig { shards: Vec::new(), start: Start::Beginning };
+            let mut consumer = client.consumer(NAME, from_start).await.unwrap();
+            let batch = consumer.next().await.unwrap().expect("there is one");
+            assert_eq!(batch.records().next().unwrap().value, Some(&b"value"[..]));
+        });
+        assert!(client.reader_stats().cell_bytes > 0, "one-sidedly: {:?}", client.reader_stats());
+    }
+    let client = connect(as_user("alice", "correct horse", Mechanism::ScramSha256)).unwrap();
+    let removed = anybody(admin, "DELETE", "/v1/users/alice", "");
+    assert!(removed.starts_with("HTTP/1.1 200 "), "{removed}");
+    // Its connection ends, and there is no other one.
+    let error = loop {
+        match runtime.block_on(client.stream(NAME)) {
+            Err(error @ Error::Login { .. }) => break error,
+            _ => std::thread::yield_now(),
+        }
+    };
+    assert!(error.to_string().contains("no such user"), "{error}");
+    runtime.block_on(node.stop()).unwrap();
+}
+
 #[test]
 fn who_may_do_nothing_is_refused_by_every_request_of_every_protocol() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -283,16 +459,7 @@ fn who_may_do_nothing_is_refused_by_every_request_of_every_protocol() {
     let call = |method: Method, payload: Bytes| runtime.block_on(calling.call(method.number(), payload));
     let find = encode_call(&FindStream { name: NAME.to_owned() });
     let info: StreamInfo = decode_call(call(Method::FindStream, find).unwrap()).unwrap();
-    let view = anybody(admin, "GET", "/v1/node", "");
-    let view: serde_json::Value = serde_json::from_str(&view[view.find("\r\n\r\n").unwrap()..]).unwrap();
-    let cells: Vec<Address> = view["cells"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .flat_map(|cell| cell["backends"][0].as_array().unwrap())
-        .map(|address| address.as_str().unwrap().parse().unwrap())
-        .filter(|address| matches!(address, Address::Tcp(_)))
-        .collect();
+    let cells = cells_over_tcp(admin);
     assert_eq!(cells.len(), 2);
     let stream = Stream::parse(&format!("local/{NAME}")).unwrap();
     let publisher = Publisher::new(&env, vec![config.broadcast.listen.to_string()]);

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tailwater_client::{Client, Dialer, DialerConfig};
+use tailwater_client::{Client, ClientConfig, ClientLogin, Dialer, DialerConfig, LoginConfig, Mechanism};
 use tailwater_env::Env;
 use tailwater_node::api::{ErrorBody, NodeView};
 use ureq::SendBody;
@@ -68,13 +68,17 @@ pub struct Server {
         conflicts_with = "login"
     )]
     login_token_file: Option<PathBuf>,
+    /// How the user shows that it knows its password, to nodes and to their cells: scram-sha-256, scram-sha-512, or
+    /// plain, which sends it, and only in TLS. Over HTTP the password is sent always.
+    #[arg(
+        long,
+        global = true,
+        env = "TAILWATER_LOGIN_MECHANISM",
+        value_name = "NAME",
+        value_parser = crate::values::mechanism
+    )]
+    login_mechanism: Option<Mechanism>,
 }
-
-/// The variable that a token may be in.
-const LOGIN_TOKEN: &str = "TAILWATER_LOGIN_TOKEN";
-
-/// The variable that the password of `--login` may be in.
-const LOGIN_PASSWORD: &str = "TAILWATER_LOGIN_PASSWORD";
 
 impl Server {
     /// The same of the node at another address.
@@ -140,7 +144,8 @@ impl Server {
         let dialer = runtime.block_on(async { self.dialer(&Env::real()) })?;
         // What the node calls an address may be another node's from here: every host has paths, and a loopback, of its
         // own.
-        let id_at = |address: &str| runtime.block_on(Client::node_id(address, &dialer));
+        let login = self.login()?;
+        let id_at = |address: &str| runtime.block_on(Client::node_id(address, &dialer, login.clone()));
         if let Some(path) = node.unix.filter(|path| path.exists()) {
             let local = format!("unix:{}", path.display());
             if id_at(&local).is_ok_and(|id| id == node.id) {
@@ -192,12 +197,12 @@ impl Server {
     /// Where the node speaks Kafka's protocol.
     pub fn kafka_address(&self) -> anyhow::Result<String> {
         let node: NodeView = self.get("/v1/node")?;
-        let (mut address, scheme) = match (node.kafka, node.kafka_tls.filter(|_| self.ca.is_some())) {
-            (_, Some(secured)) => (secured, "tls:"),
-            (Some(plain), None) => (plain, ""),
-            (None, None) => anyhow::bail!(
+        let (mut address, scheme) = match kafka_of(&node, self.login()?.as_ref(), self.ca.is_some()) {
+            Some((address, true)) => (address, "tls:"),
+            Some((address, false)) => (address, ""),
+            None => anyhow::bail!(
                 "the node speaks Kafka's protocol not at all, or only in TLS or with a login: name the file of its CA with \
-                 --ca or TAILWATER_CA; with a login no command speaks it, so give the node a listener on loopback with none"
+                 --ca or TAILWATER_CA, and a user with --login, or a token with --login-token-file"
             ),
         };
         if address.ip().is_unspecified() {
@@ -267,40 +272,40 @@ impl Server {
 
     /// What tells the node who asks (RFC 7617, RFC 6750).
     fn authorization(&self) -> anyhow::Result<Option<HeaderValue>> {
-        let Some(login) = &self.login else { return self.bearer() };
-        anyhow::ensure!(!login.contains(':'), "a user's name has no colon: {login:?}");
-        let password = match (&self.login_password_file, std::env::var(LOGIN_PASSWORD)) {
-            (Some(path), _) => {
-                #[allow(clippy::disallowed_methods)] // A command reads its user's files.
-                let text = std::fs::read_to_string(path);
-                text.with_context(|| format!("{} can't be read", path.display()))?
+        let Some(login) = self.login()? else { return Ok(None) };
+        let header = match login.user() {
+            Some(user) => {
+                anyhow::ensure!(!user.contains(':'), "a user's name has no colon: {user:?}");
+                format!("Basic {}", STANDARD.encode(format!("{user}:{}", login.secret().text())))
             }
-            (None, Ok(password)) => password,
-            (None, Err(_)) => anyhow::bail!(
-                "--login needs a password: name a file with --login-password-file, or set {LOGIN_PASSWORD}"
-            ),
+            None => format!("Bearer {}", login.secret().text()),
         };
-        let password = password.lines().next().unwrap_or_default();
-        let mut header =
-            HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{login}:{password}"))))?;
+        let mut header = HeaderValue::try_from(header).context("that is no login")?;
         header.set_sensitive(true);
         Ok(Some(header))
     }
 
-    fn bearer(&self) -> anyhow::Result<Option<HeaderValue>> {
-        let token = match (&self.login_token_file, std::env::var(LOGIN_TOKEN)) {
-            (Some(path), _) => {
-                #[allow(clippy::disallowed_methods)] // A command reads its user's files.
-                let text = std::fs::read_to_string(path);
-                text.with_context(|| format!("{} can't be read", path.display()))?
-            }
-            (None, Ok(token)) => token,
-            (None, Err(_)) => return Ok(None),
+    /// What a client of the node logs in with, if anything.
+    pub fn login(&self) -> anyhow::Result<Option<ClientLogin>> {
+        anyhow::ensure!(
+            self.login.is_none()
+                || self.login_password_file.is_some()
+                || std::env::var_os(LoginConfig::PASSWORD).is_some(),
+            "--login needs a password: name a file with --login-password-file, or set {}",
+            LoginConfig::PASSWORD
+        );
+        let config = LoginConfig {
+            user: self.login.clone(),
+            password_file: self.login_password_file.clone(),
+            token_file: self.login_token_file.clone(),
+            mechanism: self.login_mechanism,
         };
-        let token = token.lines().next().unwrap_or_default();
-        let mut header = HeaderValue::try_from(format!("Bearer {token}")).context("that is no token")?;
-        header.set_sensitive(true);
-        Ok(Some(header))
+        config.open().map_err(|why| anyhow!("{why}"))
+    }
+
+    /// A client of the node, as these options have it.
+    pub fn client(&self, env: &Env) -> anyhow::Result<ClientConfig> {
+        Ok(ClientConfig { dialer: self.dialer(env)?, login: self.login()?, ..ClientConfig::default() })
     }
 
     #[cfg(feature = "tls")]
@@ -341,6 +346,19 @@ impl Server {
         }
         Ok(config.build())
     }
+}
+
+/// Where a client speaks Kafka's protocol with a node, and whether in TLS: where its login is wanted, if it has one.
+fn kafka_of(node: &NodeView, login: Option<&ClientLogin>, has_ca: bool) -> Option<(SocketAddr, bool)> {
+    let of = |secured: Option<SocketAddr>, plain: Option<SocketAddr>| {
+        let secured = secured.filter(|_| has_ca).map(|address| (address, true));
+        secured.or_else(|| plain.map(|address| (address, false)))
+    };
+    let wanted = login.and_then(|login| {
+        let plain = node.kafka_login.filter(|_| !login.mechanism().shows_password());
+        of(node.kafka_tls_login, plain)
+    });
+    wanted.or_else(|| of(node.kafka_tls, node.kafka))
 }
 
 /// A name as a part of a URL's path.

@@ -6,6 +6,11 @@ use std::time::Duration;
 
 use clap::Command;
 
+/// How a user logs in.
+pub fn mechanism(text: &str) -> Result<tailwater_client::Mechanism, String> {
+    tailwater_client::LoginConfig::mechanism_named(text)
+}
+
 /// An address to listen on.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     const RIGHT: &str = "use an IP address and a port, as in 127.0.0.1:7420 or [::1]:7420";

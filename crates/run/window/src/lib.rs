@@ -33,7 +33,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tailwater_client::{
-    Client, ClientConfig, Dialer, ReaderConfig, ReaderStats, Transport, WindowUse, sidecar_socket,
+    Client, ClientConfig, ClientLogin, Dialer, ReaderConfig, ReaderStats, Transport, WindowUse,
+    sidecar_socket,
 };
 use tailwater_env::{Env, Instant};
 use tailwater_rma::PassingListener;
@@ -63,6 +64,8 @@ pub struct WindowConfig {
     pub transport: Transport,
     /// Whom it trusts where cells are in TLS.
     pub dialer: Dialer,
+    /// What it logs in with at the node and its cells, if it has to.
+    pub login: Option<ClientLogin>,
 }
 
 /// What a window does, and how it is, for whoever watches it. Counters begin with the window.
@@ -141,6 +144,7 @@ impl ServingWindow {
             reader,
             window: WindowUse::Never,
             dialer: config.dialer,
+            login: config.login,
             ..ClientConfig::default()
         };
         let client = Client::connect_with(env.clone(), &config.node, of_client).await?;

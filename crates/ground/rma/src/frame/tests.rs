@@ -78,7 +78,7 @@ impl Asked {
 
     fn assert_is(&self, request: &Request) {
         match (self, request) {
-            (Self::Hello, Request::Hello { lowest, highest }) => {
+            (Self::Hello, Request::Hello { lowest, highest, logs_in: false }) => {
                 assert_eq!((*lowest, *highest), (VERSION, VERSION));
             }
             (Self::Read(ops), Request::Read(read)) => {
@@ -253,6 +253,7 @@ fn the_bytes_of_each_frame_are_what_they_always_were() {
         scar: true,
         files: true,
         fabric: false,
+        login: false,
         doorbell: 0x0a0b_0c0d,
         regions: vec![region],
     };
@@ -263,8 +264,18 @@ fn the_bytes_of_each_frame_are_what_they_always_were() {
         name: vec![0xee; 2],
         keys: vec![Some(RegionKey { key: 0x11, base: 0x22 }), None],
     };
-    let golden: [(Vec<u8>, &str); 11] = [
+    let golden: [(Vec<u8>, &str); 13] = [
         (encoded(|out| encode_hello(out, 1)), "08000000 02 01 0000 0100000000000000 726d6100 02 02 0000"),
+        (
+            encoded(|out| encode_hello_to_log_in(out, 1)),
+            "08000000 02 01 0000 0100000000000000 726d6100 02 02 0100",
+        ),
+        (
+            encoded(|out| {
+                HelloReply { version: VERSION, login: true, ..HelloReply::default() }.encode(out, 1)
+            }),
+            "08000000 02 81 0000 0100000000000000 02 08 0000 00000000",
+        ),
         (
             encoded(|out| encode_read(out, 2, &[op])),
             "18000000 02 02 0100 0200000000000000 01000000 20000000 8877665544332211 1000000000000000",

@@ -14,14 +14,17 @@ use rustix::io::Errno;
 use tailwater_access::Peer;
 use tailwater_env::{HashMap, Instant};
 
+use crate::frame::CallAnswer;
 use crate::limits::LOOK_AGAIN;
 use crate::server::calls::{AtWorkers, CallJob};
 use crate::server::driver::{Driver, DriverTurn, Gone};
 use crate::server::listen::{AcceptedConnection, Listener};
+use crate::server::login::ConnectionLogin;
 use crate::server::mailbox::{Mailbox, Message};
 use crate::server::secured::{self, Cipher};
 use crate::server::session::{Call, Session, SessionEnded, World};
 use crate::server::shared::EngineShared;
+use crate::service::LoginTurn;
 use crate::table::RegionTable;
 
 /// Connections accepted before those that are there have their turn.
@@ -49,6 +52,7 @@ struct Connection {
     memory: usize,
     /// Its CALLs that the workers have.
     at_workers: AtWorkers,
+    login: ConnectionLogin,
 }
 
 /// One engine.
@@ -188,6 +192,14 @@ impl<D: Driver> Engine<D> {
                         }
                     }
                 }
+                Message::Login { connection, request, turn } => {
+                    if self.take_turn(connection, request, turn) {
+                        touched.insert(connection);
+                    }
+                }
+                Message::LoggedOut { connection } => {
+                    self.end_admitted(vec![(connection, SessionEnded::LoggedOut)]);
+                }
             }
         }
         for id in touched {
@@ -202,8 +214,14 @@ impl<D: Driver> Engine<D> {
             let refusal = self.shared.service.admit(&connection.peer).err()?;
             Some((*id, SessionEnded::Refused(refusal.message)))
         });
-        let refused: Vec<_> = refused.collect();
-        let has_keys = |id: &u64| self.connections[id].session.has_keys();
+        let refused = refused.collect();
+        self.end_admitted(refused);
+    }
+
+    /// Ends connections that were admitted and are not any more: what they were told of libfabric is good for nothing
+    /// then.
+    fn end_admitted(&mut self, refused: Vec<(u64, SessionEnded)>) {
+        let has_keys = |id: &u64| self.connections.get(id).is_some_and(|there| there.session.has_keys());
         if let Some(fabric) =
             self.shared.fabric.as_ref().filter(|_| refused.iter().any(|(id, _)| has_keys(id)))
         {
@@ -211,6 +229,41 @@ impl<D: Driver> Engine<D> {
         }
         for (id, ended) in refused {
             self.end(id, &ended.into());
+        }
+    }
+
+    /// Goes by what came of a message of a login; whether the connection has an answer.
+    fn take_turn(&mut self, id: u64, request: u64, turn: LoginTurn) -> bool {
+        // A connection that is gone needs no answer.
+        let Some(there) = self.connections.get_mut(&id) else { return false };
+        let answer = match turn {
+            LoginTurn::Challenge(challenge, dialogue) => {
+                there.login.goes_on(dialogue);
+                CallAnswer::Done(challenge)
+            }
+            LoginTurn::Done { answer, peer, over } => {
+                there.peer = Arc::new(peer);
+                let mailbox = Arc::clone(&self.mailbox);
+                let out = async move {
+                    over.await;
+                    mailbox.send(Message::LoggedOut { connection: id });
+                };
+                there.login.is_done(self.shared.env.spawn("rma-login-over", out));
+                there.session.logged_in();
+                CallAnswer::Done(answer)
+            }
+            LoginTurn::Refused(refusal) => {
+                there.login.is_refused();
+                there.session.refuse_login();
+                CallAnswer::Refused(refusal)
+            }
+        };
+        match there.session.call_answered(request, &answer, self.shared.env.now()) {
+            Ok(()) => true,
+            Err(ended) => {
+                self.end(id, &ended.into());
+                false
+            }
         }
     }
 
@@ -289,6 +342,20 @@ impl<D: Driver> Engine<D> {
         let id = self.next_connection;
         self.next_connection += 1;
         let AcceptedConnection { socket, peer, at, unix, channel } = accepted;
+        let is_private = unix || channel.is_some();
+        let Some(login) = ConnectionLogin::of(&self.shared, &peer, is_private) else {
+            if let Some(left_out) = self.shared.complain("too many strangers") {
+                let max = self.shared.config.strangers_max;
+                tracing::warn!(
+                    peer = peer.address,
+                    max,
+                    left_out,
+                    "refused: as many connections of its address as may be have not logged in"
+                );
+            }
+            self.shared.uncount_connection();
+            return;
+        };
         if let Err(error) = self.driver.add(id, socket, channel.map(Cipher::new)) {
             if let Some(left_out) = self.shared.complain("not served") {
                 tracing::warn!(peer = peer.address, %error, left_out, "cannot serve a connection");
@@ -306,6 +373,7 @@ impl<D: Driver> Engine<D> {
             mapped: false,
             memory: 0,
             at_workers: AtWorkers::default(),
+            login,
         };
         self.connections.insert(id, connection);
         self.serve(id);
@@ -316,7 +384,7 @@ impl<D: Driver> Engine<D> {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        let Connection { peer, unix, session, mapped, at_workers, .. } = connection;
+        let Connection { peer, unix, session, mapped, at_workers, login, .. } = connection;
         let (shared, mailbox) = (&self.shared, &self.mailbox);
         let doorbell = || shared.doorbell.value();
         // Who has a path to a Unix socket has no need of it.
@@ -338,6 +406,7 @@ impl<D: Driver> Engine<D> {
             }
             shared.calls.submit(job, at_workers.one_more())
         };
+        let mut log_in = |call: Call| login.take(shared, mailbox, (&**peer, id), call);
         let world = World {
             now: shared.env.now(),
             service: &*shared.service,
@@ -346,6 +415,7 @@ impl<D: Driver> Engine<D> {
             files: *unix,
             fabric: &fabric,
             submit: &mut submit,
+            log_in: &mut log_in,
         };
         let turn = self.driver.turn(id, &mut DriverTurn { shared, session, world, mapped });
         let settled = turn.and_then(|again| {

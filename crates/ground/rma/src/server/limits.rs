@@ -7,6 +7,7 @@ use std::time::Duration;
 pub(crate) struct SessionLimits {
     pub(crate) output_bytes_max: usize,
     pub(crate) hello_deadline: Duration,
+    pub(crate) login_deadline: Duration,
     pub(crate) frame_deadline: Duration,
     pub(crate) drain_deadline: Duration,
     pub(crate) idle_deadline: Option<Duration>,

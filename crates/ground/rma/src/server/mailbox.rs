@@ -8,6 +8,7 @@ use rustix::event::EventfdFlags;
 use crate::coalesce::{Attention, Parking};
 use crate::frame::CallAnswer;
 use crate::server::listen::AcceptedConnection;
+use crate::service::LoginTurn;
 
 /// What other threads tell an engine.
 #[derive(Debug)]
@@ -16,6 +17,10 @@ pub(crate) enum Message {
     Serve(AcceptedConnection),
     /// The application answered.
     Answer { connection: u64, request: u64, answer: CallAnswer },
+    /// What came of a message of a login.
+    Login { connection: u64, request: u64, turn: LoginTurn },
+    /// Who has logged in is that no more.
+    LoggedOut { connection: u64 },
     /// Whom the service admitted it may not admit any more.
     AskAgain,
     /// The service's regions are at another place in memory.

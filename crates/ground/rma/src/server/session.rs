@@ -23,13 +23,13 @@ use crate::frame::{
     Side, Status,
 };
 use crate::limits::{
-    BATCH_BYTES_MAX, CALLS_PER_CONNECTION_MAX, OUTPUT_BYTES_HARD_MAX, OUTPUT_BYTES_KEPT, READ_BYTES_MAX,
-    WATCHES_PER_CONNECTION_MAX,
+    BATCH_BYTES_MAX, CALLS_PER_CONNECTION_MAX, LOGIN_BYTES_MAX, LOGIN_METHOD, OUTPUT_BYTES_HARD_MAX,
+    OUTPUT_BYTES_KEPT, READ_BYTES_MAX, WATCHES_PER_CONNECTION_MAX,
 };
 use crate::region::Region;
 use crate::server::limits::SessionLimits;
 use crate::server::output::{NextOutput, OutputQueue};
-use crate::service::Service;
+use crate::service::{Refusal, Service};
 use crate::table::RegionTable;
 
 /// Why a connection was ended by this side.
@@ -44,6 +44,14 @@ pub(crate) enum SessionEnded {
          of tcp:IP:PORT"
     )]
     SpeaksTls,
+    #[error("did not log in, and asked for something else: {0} frame")]
+    NoLogin(&'static str),
+    #[error("sent {0} bytes at once before it was let in")]
+    LongLogin(usize),
+    #[error("did not log in within {0:?}")]
+    SlowLogin(Duration),
+    #[error("its user, or its token, was removed, or has expired")]
+    LoggedOut,
     #[error("said HELLO twice")]
     HelloAgain,
     #[error("speaks versions {lowest} to {highest} of the format, not {ours}", ours = frame::VERSION)]
@@ -75,6 +83,8 @@ impl SessionEnded {
             Self::NoHello | Self::HelloAgain | Self::Version { .. } => "no greeting",
             Self::BatchTooLarge(_) => "too large",
             Self::Refused(_) => "refused",
+            Self::NoLogin(_) | Self::LongLogin(_) | Self::SlowLogin(_) => "no login",
+            Self::LoggedOut => "logged out",
             Self::Moved => "moved",
             Self::Silent(_) | Self::HalfFrame(_) | Self::NotReading(_) | Self::Unread(_) | Self::Idle(_) => {
                 "too slow"
@@ -104,6 +114,8 @@ pub(crate) struct World<'a> {
     pub(crate) fabric: &'a dyn Fn() -> Option<Arc<FabricReply>>,
     /// Takes a CALL, or answers `false` if there is too much to do.
     pub(crate) submit: &'a mut dyn FnMut(Call) -> bool,
+    /// Takes a message of a login, or answers why not.
+    pub(crate) log_in: &'a mut dyn FnMut(Call) -> Result<(), Refusal>,
 }
 
 #[derive(Debug)]
@@ -113,9 +125,23 @@ struct Parked {
     deadline: Instant,
 }
 
+/// How far a peer is with its login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum LoginStage {
+    /// It has not begun one, and need not.
+    None,
+    /// It has said HELLO, and logs in before it says it again. Its other CALLs are answered this.
+    Due(Refusal),
+    /// It has logged in.
+    Done,
+    /// It was refused.
+    Refused,
+}
+
 /// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct Session {
+    began: Instant,
     limits: SessionLimits,
     decoder: Decoder,
     /// Memory of what the decoder has, while whoever receives has it.
@@ -133,6 +159,7 @@ struct PeerState {
     /// When it last took a byte, or the output last became non-empty.
     output_moved: Instant,
     table: Option<RegionTable>,
+    login: LoginStage,
     files_due: bool,
     /// It was given the regions' descriptors, or is about to be.
     has_files: bool,
@@ -145,6 +172,7 @@ struct PeerState {
 impl Session {
     pub(crate) fn new(limits: SessionLimits, now: Instant) -> Self {
         Self {
+            began: now,
             limits,
             decoder: Decoder::new(Side::Requests),
             input_lent: 0,
@@ -152,6 +180,7 @@ impl Session {
                 output: OutputQueue::default(),
                 output_moved: now,
                 table: None,
+                login: LoginStage::None,
                 files_due: false,
                 has_files: false,
                 has_keys: false,
@@ -172,6 +201,9 @@ impl Session {
     /// Takes up requests that wait for room in the output. To be called after bytes were sent.
     pub(crate) fn answer(&mut self, world: &mut World<'_>) -> Result<(), SessionEnded> {
         while self.wants_input() {
+            if self.peer.table.is_none() {
+                self.check_length()?;
+            }
             let next = self.decoder.next();
             if next.is_err() && self.peer.table.is_none() && tailwater_tls::is_hello(self.decoder.buffer()) {
                 return Err(SessionEnded::SpeaksTls);
@@ -190,6 +222,35 @@ impl Session {
             self.half_frame_since = Some(world.now);
         }
         Ok(())
+    }
+
+    /// A stranger has nothing to say that is long.
+    fn check_length(&mut self) -> Result<(), SessionEnded> {
+        let buffer = self.decoder.buffer();
+        if tailwater_tls::is_hello(buffer) {
+            return Ok(());
+        }
+        // The first bytes of something else than a frame are looked at as what they are.
+        let is_frame = buffer.get(4).is_some_and(|version| *version == frame::VERSION);
+        match buffer.len() + frame::missing(buffer) {
+            long if is_frame
+                && long > frame::HEADER_BYTES + LOGIN_BYTES_MAX
+                && frame::missing(buffer) > 0 =>
+            {
+                Err(SessionEnded::LongLogin(long))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The peer is known from now on, and is to say HELLO again.
+    pub(crate) fn logged_in(&mut self) {
+        self.peer.login = LoginStage::Done;
+    }
+
+    /// The peer is not let in: what it sends next ends the connection.
+    pub(crate) fn refuse_login(&mut self) {
+        self.peer.login = LoginStage::Refused;
     }
 
     /// Whether it has said HELLO, and the service admitted it then.
@@ -319,8 +380,17 @@ impl Session {
     pub(crate) fn check_deadlines(&self, now: Instant) -> Result<(), SessionEnded> {
         let limits = &self.limits;
         let over = |since: Instant, limit: Duration| since + limit <= now;
-        if self.peer.table.is_none() && over(self.last_request, limits.hello_deadline) {
-            return Err(SessionEnded::Silent(limits.hello_deadline));
+        if self.peer.table.is_none() {
+            match self.peer.login {
+                LoginStage::None if over(self.last_request, limits.hello_deadline) => {
+                    return Err(SessionEnded::Silent(limits.hello_deadline));
+                }
+                LoginStage::None => {}
+                _ if over(self.began, limits.login_deadline) => {
+                    return Err(SessionEnded::SlowLogin(limits.login_deadline));
+                }
+                _ => {}
+            }
         }
         if self.peer.output.pending() > 0 && over(self.peer.output_moved, limits.drain_deadline) {
             return Err(SessionEnded::NotReading(limits.drain_deadline));
@@ -337,7 +407,10 @@ impl Session {
     /// When to call [`Session::look`] and [`Session::check_deadlines`] next, if nothing else happens.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let limits = &self.limits;
-        let hello = self.peer.table.is_none().then(|| self.last_request + limits.hello_deadline);
+        let hello = self.peer.table.is_none().then(|| match self.peer.login {
+            LoginStage::None => self.last_request + limits.hello_deadline,
+            _ => self.began + limits.login_deadline,
+        });
         let drain = (self.peer.output.pending() > 0).then(|| self.peer.output_moved + limits.drain_deadline);
         let half_frame = self.half_frame_since.map(|since| since + limits.frame_deadline);
         let idle = self.idle_limit().map(|limit| self.last_request + limit);
@@ -370,10 +443,7 @@ impl PeerState {
     fn answer(&mut self, id: u64, request: Request, world: &mut World<'_>) -> Result<(), SessionEnded> {
         self.starts_output(world.now);
         let Some(table) = &self.table else {
-            let Request::Hello { lowest, highest } = request else {
-                return Err(SessionEnded::NoHello);
-            };
-            return self.hello(id, lowest, highest, world);
+            return self.answer_stranger(id, request, world);
         };
         match request {
             Request::Hello { .. } => Err(SessionEnded::HelloAgain),
@@ -411,9 +481,60 @@ impl PeerState {
         }
     }
 
-    fn hello(&mut self, id: u64, lowest: u8, highest: u8, world: &World<'_>) -> Result<(), SessionEnded> {
+    /// Answers who was not admitted: HELLO, and then messages of a login, and nothing else.
+    fn answer_stranger(
+        &mut self,
+        id: u64,
+        request: Request,
+        world: &mut World<'_>,
+    ) -> Result<(), SessionEnded> {
+        match (&self.login, request) {
+            (LoginStage::None | LoginStage::Done, Request::Hello { lowest, highest, logs_in }) => {
+                self.hello(id, (lowest, highest), logs_in, world)
+            }
+            (LoginStage::None | LoginStage::Done, _) => Err(SessionEnded::NoHello),
+            (LoginStage::Due(_), Request::Hello { .. }) => Err(SessionEnded::NoLogin("a second HELLO")),
+            (LoginStage::Due(refusal), Request::Call { method, payload }) => {
+                let taken = match method {
+                    LOGIN_METHOD if self.calls == 0 => (world.log_in)(Call { request: id, method, payload }),
+                    LOGIN_METHOD => {
+                        return Err(SessionEnded::NoLogin(
+                            "a message before the last one was answered, in a CALL",
+                        ));
+                    }
+                    _ => Err(refusal.clone()),
+                };
+                match taken {
+                    Ok(()) => self.calls += 1,
+                    Err(refusal) => CallAnswer::Refused(refusal).encode(self.output.bytes(), id),
+                }
+                Ok(())
+            }
+            (LoginStage::Due(_), request) => Err(SessionEnded::NoLogin(request.name())),
+            (LoginStage::Refused, _) => Err(SessionEnded::Refused("its login was refused".to_owned())),
+        }
+    }
+
+    fn hello(
+        &mut self,
+        id: u64,
+        (lowest, highest): (u8, u8),
+        logs_in: bool,
+        world: &World<'_>,
+    ) -> Result<(), SessionEnded> {
         if !(lowest..=highest).contains(&frame::VERSION) {
             return Err(SessionEnded::Version { lowest, highest });
+        }
+        let demand = match self.login {
+            LoginStage::None => world.service.login_demand(world.peer),
+            _ => None,
+        };
+        if let Some(demand) = demand.filter(|demand| demand.is_required || logs_in) {
+            // Told of nothing that the service has.
+            let reply = HelloReply { version: frame::VERSION, login: true, ..HelloReply::default() };
+            reply.encode(self.output.bytes(), id);
+            self.login = LoginStage::Due(demand.refusal);
+            return Ok(());
         }
         world.service.admit(world.peer).map_err(|refusal| SessionEnded::Refused(refusal.message))?;
         let table = RegionTable::of(world.service);
@@ -425,6 +546,7 @@ impl PeerState {
             scar: world.service.scar(&probe).is_some(),
             files,
             fabric: (world.fabric)().is_some(),
+            login: false,
             doorbell: (world.doorbell)(),
             regions: table.infos(),
         };

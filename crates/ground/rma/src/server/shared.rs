@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tailwater_access::PlacesByAddress;
 use tailwater_env::{Complaints, Env};
 
 use crate::atomics::{AtomicUsize, Ordering};
@@ -25,6 +26,8 @@ pub(crate) struct EngineShared {
     /// Bytes held for all connections; a plain counter.
     pub(crate) memory: AtomicUsize,
     pub(crate) complaints: Complaints,
+    /// Connections that have to log in and have not.
+    pub(crate) strangers: PlacesByAddress,
     /// Reads the regions over libfabric, if anything does.
     pub(crate) fabric: Option<Arc<FabricHost>>,
 }
@@ -68,6 +71,7 @@ impl EngineShared {
         SessionLimits {
             output_bytes_max: config.output_bytes_max.max(1),
             hello_deadline: config.hello_deadline,
+            login_deadline: config.login_deadline,
             frame_deadline: config.frame_deadline,
             drain_deadline: config.drain_deadline,
             // A client that maps the regions has nothing to say, and the kernel tells us when it is gone.

@@ -26,6 +26,7 @@ fn the_numbers_of_methods_never_change() {
         (14, "copy_lead"),
         (15, "copy_offsets"),
         (16, "find_cell"),
+        (17, "login"),
     ];
     assert_eq!(numbers, expected);
     assert_eq!(Method::from_number(3), Some(Method::Append));

@@ -209,7 +209,7 @@ macro_rules! each_call {
     ($do:ident) => {
         each_call!($do: Hello NodeInfo FindStream StreamInfo Append Appends ReadDurable Tails TailsReply Segments
             SegmentsReply Locate Location InitProducer ProducerInfo DeliveryDelays DelaysTaken CopyOpen CopyOpened
-            CopyNext CopyEntries CopyPlan CopyPlanKept CopyState CopyHops FindCell CellInfo)
+            CopyNext CopyEntries CopyPlan CopyPlanKept CopyState CopyHops FindCell CellInfo LoginMessage LoginAnswer)
     };
 }
 

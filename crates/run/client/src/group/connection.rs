@@ -6,9 +6,14 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tailwater_env::Env;
+use tailwater_kafka_wire::ErrorCode;
 use tailwater_kafka_wire::api::{Api, ApiRequest};
 use tailwater_kafka_wire::messages::cluster::{ApiVersionsRequest, ApiVersionsResponse};
 use tailwater_kafka_wire::messages::header::{read_response, request};
+use tailwater_kafka_wire::messages::security::{
+    SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse,
+};
+use tailwater_login::ClientLogin;
 use tailwater_tls::{Dialer, PeerStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -20,12 +25,16 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 /// The first question, in a version that every broker since 2018 has.
 const FIRST_VERSION: i16 = 3;
+/// A login's first question, and its others.
+const HANDSHAKE_VERSION: i16 = 1;
+const AUTHENTICATE_VERSION: i16 = 1;
 
 /// A connection to a node's port for Kafka's protocol.
 pub(super) struct Connection {
     env: Env,
     address: String,
     dialer: Dialer,
+    login: Option<ClientLogin>,
     client_id: String,
     open: Option<Open>,
     correlation_id: i32,
@@ -39,13 +48,20 @@ struct Open {
 
 impl Connection {
     /// One to `HOST:PORT`, or to `tls:HOST:PORT`, which `dialer` makes.
-    pub(super) fn new(env: &Env, address: &str, dialer: &Dialer, client_id: &str) -> Self {
+    /// Where members have to log in they do so by `login`.
+    pub(super) fn new(
+        env: &Env,
+        address: &str,
+        (dialer, login): (&Dialer, Option<&ClientLogin>),
+        client_id: &str,
+    ) -> Self {
         let (address, dialer) = match address.strip_prefix("tls:") {
             Some(secured) => (secured, dialer.clone()),
             None => (address, Dialer::plain()),
         };
         let (address, client_id) = (address.to_owned(), client_id.to_owned());
-        Self { env: env.clone(), address, dialer, client_id, open: None, correlation_id: 0 }
+        let (env, login) = (env.clone(), login.cloned());
+        Self { env, address, dialer, login, client_id, open: None, correlation_id: 0 }
     }
 
     /// Asks, and waits for the answer: for `wait`, if it is one that the node holds back, and a little longer.
@@ -94,7 +110,40 @@ impl Connection {
         };
         let answer: ApiVersionsResponse = self.exchange(&mut stream, &asked, FIRST_VERSION).await?;
         let versions = answer.api_keys.into_iter().map(|api| (api.api_key, api.max_version)).collect();
+        if let Some(login) = self.login.clone() {
+            self.log_in(&mut stream, &login).await?;
+        }
         Ok(Open { stream, versions })
+    }
+
+    /// Logs in (SASL). Where nobody has to it goes on without.
+    async fn log_in(&mut self, stream: &mut PeerStream, login: &ClientLogin) -> Result<(), Error> {
+        let refused = |at: &Self, reason: String| Error::Login { address: at.address.clone(), reason };
+        let mechanism = login.mechanism().name();
+        let asked = SaslHandshakeRequest { mechanism: mechanism.to_owned() };
+        let offered: SaslHandshakeResponse = self.exchange(stream, &asked, HANDSHAKE_VERSION).await?;
+        match ErrorCode::from_number(offered.error_code) {
+            Some(ErrorCode::None) => {}
+            Some(ErrorCode::IllegalSaslState) => return Ok(()),
+            _ => {
+                let offered = offered.mechanisms.join(", ");
+                let why = format!("nobody logs in by {mechanism} there; it offers {offered}");
+                return Err(refused(self, why));
+            }
+        }
+        let exchange = login.begin(&self.env, self.dialer.is_secured());
+        let mut exchange = exchange.map_err(|why| refused(self, why))?;
+        let mut said = Bytes::new();
+        while let Some(message) = exchange.next(&said).map_err(|why| refused(self, why.to_owned()))? {
+            let asked = SaslAuthenticateRequest { auth_bytes: message.into() };
+            let answer: SaslAuthenticateResponse =
+                self.exchange(stream, &asked, AUTHENTICATE_VERSION).await?;
+            if answer.error_code != 0 {
+                return Err(refused(self, answer.error_message.unwrap_or_default()));
+            }
+            said = answer.auth_bytes;
+        }
+        Ok(())
     }
 
     async fn exchange<R: ApiRequest>(

@@ -18,12 +18,12 @@ use tailwater_kafka_wire::messages::offsets::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetFetchRequest,
     OffsetFetchRequestGroup, OffsetFetchRequestTopics,
 };
-use tailwater_tls::Dialer;
 use tokio::sync::Notify;
 
 use super::GroupConfig;
 use super::assign::{RANGE, range, subscribers};
 use super::connection::Connection;
+use crate::connection::Node;
 use crate::limits::RETRY_PAUSE;
 use crate::{Client, Error, Stream};
 
@@ -59,8 +59,9 @@ impl MembershipShared {
 }
 
 impl GroupMembership {
-    pub(super) fn new(env: &Env, config: &GroupConfig, dialer: &Dialer, stream: &Stream) -> Self {
-        let connection = Connection::new(env, &config.kafka, dialer, &config.client_id);
+    pub(super) fn new(env: &Env, config: &GroupConfig, node: &Node, stream: &Stream) -> Self {
+        let opens = (node.dialer(), node.login().map(|login| &login.0));
+        let connection = Connection::new(env, &config.kafka, opens, &config.client_id);
         let shared =
             MembershipShared { due: Mutex::new(Some(ErrorCode::None)), ..MembershipShared::default() };
         Self {

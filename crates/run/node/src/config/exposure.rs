@@ -68,7 +68,9 @@ impl Config {
             }
         };
         let certificates = |section, tls| self.missing(section, tls, false, CERTIFICATES);
-        look("data", "[listen] data", self.listen.data, certificates("[listen]", self.listen.tls));
+        let data =
+            self.missing("[listen]", self.listen.tls, self.listen.login, "login = true below [listen]");
+        look("data", "[listen] data", self.listen.data, data);
         look("admin", "[listen] admin", self.listen.admin, certificates("[admin]", self.admin.tls));
         if self.kafka.enabled {
             for (index, listener) in self.kafka.all_listeners().into_iter().enumerate() {
@@ -195,7 +197,6 @@ mod tests {
     #[test]
     fn clients_that_do_not_log_in_need_tls_and_certificates_off_loopback() {
         for (section, open) in [
-            ("[listen]", "[listen]\ndata = '10.0.0.5:1'\n"),
             ("[broadcast]", "[broadcast]\nlisten = '10.0.0.5:1'\n"),
             ("[admin]", "[listen]\nadmin = '10.0.0.5:1'\n"),
             ("[broadcast.http]", "[broadcast.http]\nlisten = '10.0.0.5:1'\n"),
@@ -209,6 +210,20 @@ mod tests {
             refused(&format!("{REQUIRED}listeners = 'named'\n{open}"), &[&named]);
         }
         fine("[listen]\nadmin = '10.0.0.5:1'\ninsecure = true\n");
+    }
+
+    #[test]
+    fn calls_and_one_sided_reads_off_loopback_need_tls_and_a_login_or_certificates_of_clients() {
+        let open = "[listen]\ndata = '10.0.0.5:1'\n";
+        refused(open, &["[listen] data = \"10.0.0.5:1\": write certificate", "login = true below [listen]"]);
+        refused(
+            &format!("{open}login = true\n"),
+            &["write certificate = \"FILE\" and key = \"FILE\" below [tls]\n"],
+        );
+        refused(&format!("{CERTIFICATE}{open}"), &["\"10.0.0.5:1\": write login = true below [listen]\n"]);
+        refused(&format!("{REQUIRED}{open}tls = false\n"), &["write tls = true below [listen]\n"]);
+        fine(&format!("{CERTIFICATE}{open}login = true\n"));
+        fine(&format!("{REQUIRED}{open}"));
     }
 
     #[test]

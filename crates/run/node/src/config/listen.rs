@@ -45,6 +45,9 @@ pub struct Listen {
     /// Whether connections to `data`, and to the node's own cells over TCP, are encrypted; if not said, as `[tls]` has
     /// it.
     pub tls: Option<bool>,
+    /// Whether clients have to log in on `data`, and at the node's own cells over TCP, if they have shown no
+    /// certificate: as a user with a password, or with a token. Without it they may.
+    pub login: bool,
     /// For clients on this host: the same through shared memory. Below the data directory if relative.
     pub unix: PathBuf,
     /// A process beside the node reads the cells once for all processes of its user on this host: the window, at a
@@ -77,6 +80,7 @@ impl Default for Listen {
         Self {
             data: SocketAddr::from(([127, 0, 0, 1], 7420)),
             tls: None,
+            login: false,
             unix: PathBuf::from("node.sock"),
             window: true,
             window_from: WINDOW_FROM,

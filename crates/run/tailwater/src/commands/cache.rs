@@ -399,6 +399,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         eviction: eviction.setting().policy(),
         tcp,
         tls: Acceptor::plain(),
+        logins: None,
         ofi,
         unix,
         connections_max: defaults.listen.connections_max,

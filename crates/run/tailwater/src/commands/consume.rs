@@ -10,9 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use tailwater_client::{
-    Batch, Client, ClientConfig, Consumer, ConsumerConfig, Dialer, Error, Start, Transport,
-};
+use tailwater_client::{Batch, Client, ClientConfig, Consumer, ConsumerConfig, Error, Start, Transport};
 use tailwater_env::Env;
 use tailwater_format::batch::Record;
 
@@ -100,9 +98,9 @@ impl TransportArg {
 
 impl Args {
     /// How the process reads.
-    fn client(&self, dialer: Dialer) -> ClientConfig {
+    fn client(&self, of_server: ClientConfig) -> ClientConfig {
         let (transport, sidecar) = (self.transport.way(), self.sidecar.clone());
-        ClientConfig { transport, sidecar, reader: self.reading.config(), dialer, ..ClientConfig::default() }
+        ClientConfig { transport, sidecar, reader: self.reading.config(), ..of_server }
     }
 }
 
@@ -128,8 +126,8 @@ pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
     let kafka = args.group.is_some().then(|| server.kafka_address()).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let dialer = server.dialer(&Env::real())?;
-        let client = Client::connect_with(Env::real(), &address, args.client(dialer)).await?;
+        let of_server = server.client(&Env::real())?;
+        let client = Client::connect_with(Env::real(), &address, args.client(of_server)).await?;
         match kafka {
             Some(kafka) => group::consume(&client, kafka, args).await,
             None => consume(&client, args).await,

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tailwater_client::Dialer;
+use tailwater_client::{ClientLogin, Dialer};
 use tailwater_env::{Env, Task};
 use tailwater_node::api::{ClusterView, CopyTreeView};
 use tailwater_node::is_of_this_host;
@@ -141,7 +141,7 @@ pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
 
 async fn monitor(server: &Server, args: &Args, places: Vec<MonitoredPlaces>) -> anyhow::Result<()> {
     let env = Env::real();
-    let dialer = server.dialer(&env)?;
+    let opens = (server.dialer(&env)?, server.login()?);
     let page = Arc::<Mutex<MonitorPage>>::default();
     // Its drop ends the probes.
     let _probes = match args.http {
@@ -150,7 +150,7 @@ async fn monitor(server: &Server, args: &Args, places: Vec<MonitoredPlaces>) -> 
     };
     let streams = args.names.iter().zip(places);
     let mut streams: Vec<_> =
-        streams.map(|(name, places)| Monitored::start(&env, &dialer, args, name, places)).collect();
+        streams.map(|(name, places)| Monitored::start(&env, &opens, args, name, places)).collect();
     watch_trees(server.clone(), args, &streams)?;
     if args.output == Format::Table {
         output::print(&head())?;
@@ -271,7 +271,13 @@ fn places(
 }
 
 impl Monitored {
-    fn start(env: &Env, dialer: &Dialer, args: &Args, stream: &str, places: MonitoredPlaces) -> Self {
+    fn start(
+        env: &Env,
+        (dialer, login): &(Dialer, Option<ClientLogin>),
+        args: &Args,
+        stream: &str,
+        places: MonitoredPlaces,
+    ) -> Self {
         let MonitoredPlaces { tree, clusters: places } = places;
         let names = places.iter().map(|(cluster, _)| cluster.clone());
         let mut watched = WatchedStream::new(names, args.delay_ms);
@@ -285,6 +291,7 @@ impl Monitored {
                 stream: stream.to_owned(),
                 cluster,
                 dialer: dialer.clone(),
+                login: login.clone(),
                 watch: watch.clone(),
             };
             env.spawn("monitor", place.follow(env.clone()))

@@ -10,7 +10,7 @@ use clap::builder::PossibleValue;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use tailwater_client::limits::RECORD_BYTES_MAX;
-use tailwater_client::{Ack, Client, ClientConfig, Error, Partitioner, Producer, ProducerSettings};
+use tailwater_client::{Ack, Client, Error, Partitioner, Producer, ProducerSettings};
 use tailwater_env::Env;
 use tailwater_format::call::CallErrorCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -115,8 +115,8 @@ async fn produce(server: &Server, address: &str, args: Args) -> anyhow::Result<(
     let deadline = Duration::from_millis(args.deadline_ms);
     let config = ProducerSettings { partitioner, codec, deadline, ..Default::default() };
     let env = Env::real();
-    let client = ClientConfig { dialer: server.dialer(&env)?, ..ClientConfig::default() };
-    let client = Client::connect_with(env, address, client).await?;
+    let config_of_client = server.client(&env)?;
+    let client = Client::connect_with(env, address, config_of_client).await?;
     let producer = client.producer(&args.name, config).await?;
     if let Some(shard) = args.shard {
         let shards = producer.stream().shards;

@@ -128,7 +128,7 @@ async fn serve(server: &Server, args: Args) -> anyhow::Result<()> {
         Some(http) => Some(answer_probes(&env, http, &shared).await?),
         None => None,
     };
-    let dialer = server.dialer(&env)?;
+    let (dialer, login) = (server.dialer(&env)?, server.login()?);
     let every = args.stats.map(|seconds| Duration::from_secs(seconds.into()));
     loop {
         // Each time: one that was started again may tell another address.
@@ -141,6 +141,7 @@ async fn serve(server: &Server, args: Args) -> anyhow::Result<()> {
             streams: args.stream.clone(),
             transport: args.transport.way(),
             dialer: dialer.clone(),
+            login: login.clone(),
         };
         let (mut due_at, mut missing) = (env.now(), Some(String::new()));
         let tell = |report: WindowReport| {

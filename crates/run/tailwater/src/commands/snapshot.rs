@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde::Serialize;
-use tailwater_client::{Client, ClientConfig, Error, KeyedState, StateConfig, StateConsumer, StateNews};
+use tailwater_client::{Client, Error, KeyedState, StateConfig, StateConsumer, StateNews};
 use tailwater_env::Env;
 use tailwater_format::Offset;
 
@@ -102,7 +102,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let done = runtime.block_on(async {
         let env = Env::real();
-        let config = ClientConfig { dialer: server.dialer(&env)?, ..ClientConfig::default() };
+        let config = server.client(&env)?;
         let client = Client::connect_with(env, &address, config).await?;
         match command {
             Command::Publish(args) => publish::run(server, &client, args).await,

@@ -69,6 +69,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             streams: Vec::new(),
             transport: Transport::Auto,
             dialer,
+            // It is a process of the node's own user.
+            login: None,
         };
         let mut told = WindowStats::default();
         let tell = |report: WindowReport| {

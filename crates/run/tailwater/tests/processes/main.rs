@@ -81,6 +81,8 @@ mod tls;
 mod tls_broadcast;
 #[cfg(feature = "tls")]
 mod tls_data;
+#[cfg(feature = "tls")]
+mod tls_logins;
 mod trees;
 mod window;
 #[cfg(feature = "bookkeeper")]

@@ -48,7 +48,8 @@ fn op(offset: u64, len: u32) -> ReadOp {
 async fn connected(env: &Env, server: &Server) -> Ofi {
     let at = server.tcp_addr().expect("it listens");
     let stream = Stream::Tcp(TcpStream::connect(at).await.expect("it listens"));
-    let (reply, decoder, _) = say_hello(&stream).await.ok().expect("it greets");
+    let (reply, decoder, _) =
+        say_hello(&stream, |out| frame::encode_hello(out, 0)).await.ok().expect("it greets");
     Ofi::start(env, at.to_string(), at.ip(), stream, decoder, reply).await
 }
 

@@ -4,11 +4,16 @@ use super::*;
 use crate::connection::{ReadOp, RegionId};
 use crate::limits::CALL_BYTES_MAX;
 use crate::region::{Backing, Region};
-use crate::service::{Reply, ScarHit};
+use crate::service::{LoginDemand, Reply, ScarHit};
 
-struct Nothing(Arc<Region>);
+/// Has a region, and may want a login.
+struct Nothing(Arc<Region>, Option<LoginDemand>);
 
 impl Service for Nothing {
+    fn login_demand(&self, _peer: &Peer) -> Option<LoginDemand> {
+        self.1.clone()
+    }
+
     fn regions(&self) -> Vec<Arc<Region>> {
         vec![self.0.clone()]
     }
@@ -31,6 +36,7 @@ fn limits() -> SessionLimits {
     SessionLimits {
         output_bytes_max: 10_000,
         hello_deadline: Duration::from_secs(1),
+        login_deadline: Duration::from_secs(5),
         frame_deadline: Duration::from_secs(2),
         drain_deadline: Duration::from_secs(3),
         idle_deadline: Some(Duration::from_secs(4)),
@@ -45,6 +51,8 @@ struct Test {
     fabric: Option<Arc<FabricReply>>,
     now: Instant,
     calls: Vec<Call>,
+    /// Messages of its login.
+    login: Vec<Call>,
     accepts_calls: bool,
 }
 
@@ -53,11 +61,12 @@ impl Test {
         let region = Region::create("test", 1 << 20, 0, Backing::Private).expect("there is memory");
         Self {
             session: Session::new(limits(), Instant::default()),
-            service: Nothing(Arc::new(region)),
+            service: Nothing(Arc::new(region), None),
             doorbell: 5,
             fabric: None,
             now: Instant::default(),
             calls: Vec::new(),
+            login: Vec::new(),
             accepts_calls: true,
         }
     }
@@ -91,6 +100,11 @@ impl Test {
             }
             accepts
         };
+        let login = &mut self.login;
+        let mut log_in = |call| {
+            login.push(call);
+            Ok(())
+        };
         let mut world = World {
             now: self.now,
             service: &self.service,
@@ -99,6 +113,7 @@ impl Test {
             files: false,
             fabric: &|| fabric.clone(),
             submit: &mut submit,
+            log_in: &mut log_in,
         };
         step(&mut self.session, &mut world)
     }
@@ -310,4 +325,125 @@ fn who_asks_for_keys_where_there_are_none_is_dropped_and_else_is_told_and_may_be
     assert_eq!(FabricReply::parse(&header, body).expect("it is one").provider, "shm");
     assert!(test.session.has_keys());
     test.pass(Duration::from_secs(3600)).expect("what it reads is not seen here");
+}
+
+/// A session whose service wants a login.
+fn stranger(is_required: bool) -> Test {
+    let refusal = Refusal { code: 3, message: "log in".to_owned() };
+    let mut test = Test::new();
+    test.service.1 = Some(LoginDemand { is_required, refusal });
+    test
+}
+
+/// What a stranger is told when it says HELLO: that it has to log in, and of nothing that there is.
+fn assert_is_asked_to_log_in(test: &mut Test) {
+    let [(header, body)] = &test.take_all()[..] else { panic!("one answer") };
+    assert_eq!((header.kind, header.argument), (FrameKind::HelloReply, 0));
+    let told = HelloReply::parse(body.clone()).expect("well-formed");
+    let expected = HelloReply { version: frame::VERSION, login: true, ..HelloReply::default() };
+    assert_eq!(told, expected);
+    assert!(!test.session.is_admitted());
+}
+
+fn log_in(out: &mut Vec<u8>, id: u64) {
+    encode_call(out, id, LOGIN_METHOD, b"message");
+}
+
+#[test]
+fn who_has_to_log_in_is_told_of_no_region_and_reads_nothing_before_it_has_and_says_hello_again() {
+    let mut test = stranger(true);
+    test.send(|out| frame::encode_hello(out, 0)).expect("it is well-formed");
+    assert_is_asked_to_log_in(&mut test);
+    test.send(|out| log_in(out, 1)).expect("it is well-formed");
+    assert_eq!(test.login.len(), 1);
+    test.session.logged_in();
+    test.session.call_answered(1, &CallAnswer::Done(Bytes::new()), test.now).expect("it is taken");
+    assert_eq!(test.take_all().len(), 1);
+    assert!(!test.session.is_admitted());
+    test.send(|out| frame::encode_hello(out, 2)).expect("it is well-formed");
+    let told = HelloReply::parse(test.take_all()[0].1.clone()).expect("well-formed");
+    assert!(!told.login && told.regions.len() == 1 && test.session.is_admitted(), "{told:?}");
+    let op = test.op(8);
+    test.send(|out| frame::encode_read(out, 3, &[op])).expect("it is well-formed");
+    assert_eq!(test.take_all()[0].0.kind, FrameKind::ReadReply);
+    assert_eq!(test.send(|out| frame::encode_hello(out, 4)), Err(SessionEnded::HelloAgain));
+}
+
+#[test]
+fn what_else_a_stranger_asks_for_ends_its_connection_and_its_calls_are_refused_with_what_to_do() {
+    let read = |test: &Test, out: &mut Vec<u8>| frame::encode_read(out, 1, &[test.op(8)]);
+    let scar = |_: &Test, out: &mut Vec<u8>| {
+        frame::encode_scar(out, 1, &[ScarOp { bucket: 0, key_hash: 1, apart: 0 }]);
+    };
+    let watch = |_: &Test, out: &mut Vec<u8>| frame::encode_watch(out, 1, 0, SECOND);
+    let fabric = |_: &Test, out: &mut Vec<u8>| frame::encode_fabric(out, 1);
+    let hello = |_: &Test, out: &mut Vec<u8>| frame::encode_hello(out, 1);
+    let asks: [&dyn Fn(&Test, &mut Vec<u8>); 5] = [&read, &scar, &watch, &fabric, &hello];
+    for ask in asks {
+        let mut test = stranger(true);
+        test.send(|out| frame::encode_hello(out, 0)).expect("it is well-formed");
+        test.take_all();
+        let mut bytes = Vec::new();
+        ask(&test, &mut bytes);
+        let ended = test.send_bytes(&bytes);
+        assert!(matches!(ended, Err(SessionEnded::NoLogin(_))), "{ended:?}");
+        assert_eq!(test.unsent(), b"", "nothing is answered");
+    }
+    let mut test = stranger(true);
+    assert_eq!(test.send(|out| log_in(out, 0)), Err(SessionEnded::NoHello));
+    let mut test = stranger(true);
+    test.send(|out| frame::encode_hello(out, 0)).expect("it is well-formed");
+    test.take_all();
+    test.send(|out| encode_call(out, 1, 3, b"append")).expect("it is answered");
+    let (header, body) = test.take_all().remove(0);
+    let refused = CallAnswer::Refused(Refusal { code: 3, message: "log in".to_owned() });
+    assert_eq!(CallAnswer::parse(&header, body), Ok(refused));
+    assert!(test.calls.is_empty() && test.login.is_empty());
+}
+
+#[test]
+fn a_login_that_is_refused_takes_its_time_or_has_long_messages_is_ended() {
+    let mut refused = stranger(true);
+    refused.send(|out| frame::encode_hello(out, 0)).expect("it is well-formed");
+    refused.send(|out| log_in(out, 1)).expect("it is well-formed");
+    let ended = refused.send(|out| log_in(out, 2));
+    assert!(matches!(ended, Err(SessionEnded::NoLogin(_))), "one message at a time: {ended:?}");
+    refused.session.refuse_login();
+    for again in [frame::encode_hello, log_in] {
+        let ended = refused.send(|out| again(out, 3));
+        assert!(matches!(ended, Err(SessionEnded::Refused(_))), "{ended:?}");
+    }
+    let mut slow = stranger(true);
+    slow.send(|out| frame::encode_hello(out, 0)).expect("it is well-formed");
+    slow.take_all();
+    for _ in 0..4 {
+        assert_eq!(slow.pass(SECOND), Ok(()));
+        slow.send(|out| encode_call(out, 1, 3, b"append")).expect("it is answered");
+        slow.take_all();
+    }
+    assert_eq!(slow.session.next_deadline(), Some(slow.now + SECOND));
+    assert_eq!(slow.pass(SECOND), Err(SessionEnded::SlowLogin(5 * SECOND)));
+    let mut long = stranger(true);
+    long.send(|out| frame::encode_hello(out, 0)).expect("it is well-formed");
+    // Its header suffices.
+    let ended = long.send(|out| frame::encode_call(out, 1, LOGIN_METHOD, LOGIN_BYTES_MAX + 1));
+    assert!(matches!(ended, Err(SessionEnded::LongLogin(_))), "{ended:?}");
+}
+
+#[test]
+fn who_may_log_in_is_taken_for_what_it_is_unless_it_says_that_it_does() {
+    let mut test = stranger(false);
+    test.send(|out| frame::encode_hello(out, 0)).expect("it is well-formed");
+    test.take_all();
+    assert!(test.session.is_admitted());
+    // It is an application's CALL like any other one then.
+    test.send(|out| log_in(out, 1)).expect("it is well-formed");
+    assert_eq!((test.calls.len(), test.login.len()), (1, 0));
+    let mut test = stranger(false);
+    test.send(|out| frame::encode_hello_to_log_in(out, 0)).expect("it is well-formed");
+    assert_is_asked_to_log_in(&mut test);
+    // A service without logins answers as always.
+    let mut test = Test::new();
+    test.send(|out| frame::encode_hello_to_log_in(out, 0)).expect("it is well-formed");
+    assert!(test.session.is_admitted());
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tailwater_client::{
-    Batch, Client, ClientConfig, ClockOffset, Consumer, ConsumerConfig, Dialer, Error, ReaderStats, Start,
-    WindowUse,
+    Batch, Client, ClientConfig, ClientLogin, ClockOffset, Consumer, ConsumerConfig, Dialer, Error,
+    ReaderStats, Start, WindowUse,
 };
 use tailwater_env::{Env, Instant};
 use tailwater_load::arrivals::ShardArrivals;
@@ -295,6 +295,8 @@ pub struct FollowedPlace {
     pub cluster: Option<usize>,
     /// What makes connections.
     pub dialer: Dialer,
+    /// What they log in with.
+    pub login: Option<ClientLogin>,
     /// What was seen.
     pub watch: SharedWatch,
 }
@@ -313,6 +315,7 @@ impl FollowedPlace {
         let config = ClientConfig {
             name: "monitor".to_owned(),
             dialer: self.dialer.clone(),
+            login: self.login.clone(),
             // What another process reads says nothing of what the cells have.
             window: WindowUse::Never,
             without_cells: self.cluster.is_none(),
