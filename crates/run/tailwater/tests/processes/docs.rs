@@ -91,11 +91,12 @@ fn every_key_of_the_configuration_is_described_with_its_default_and_no_other_is(
         }
     }
     // What is not set is not printed.
-    let tls = ["certificate", "key", "client_ca", "ca"].map(|key| ("tls", key));
+    let tls = ["certificate", "key", "client_ca", "ca", "certificates"].map(|key| ("tls", key));
     let listeners = ["listen", "admin", "kafka", "sqs", "memcached", "broadcast", "broadcast.http"];
     let encrypted = listeners.map(|section| (section, "tls"));
     let others = [
         ("access", "audit"),
+        ("access", "audit_stream"),
         ("data_cell", "ofi"),
         ("listen", "advertised_data"),
         ("metadata_cell", "ofi"),
