@@ -25,6 +25,8 @@ fn enforcing(files: &Files) -> (Node, String) {
         assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
         node.run(&["acl", "add", "--user", user, "--allow", "describe", "--node"]);
     }
+    // That the node has started is asked by nobody known.
+    node.run(&["acl", "add", "--user", "anonymous", "--allow", "describe", "--node"]);
     node.run(&["stream", "create", "s"]);
     for more in [
         &["read,write", "--stream", "s"][..],
