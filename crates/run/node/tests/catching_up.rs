@@ -173,11 +173,15 @@ fn a_bridge_with_a_backlog_reads_what_is_far_from_its_shard_s_end_in_turn_and_wi
         shards: Vec::new(),
         start: BridgeStart::Start,
     }];
-    // The data directory is free as soon as the last task of the node before has ended.
+    // The data directory and the queues in it are free as soon as the last task of the node before has ended.
+    let is_held = |error: &anyhow::Error| {
+        let why = format!("{error:#}");
+        why.contains("can't be used") || why.contains("are in use by another process")
+    };
     let node = loop {
         match runtime.block_on(Node::start(config.clone())) {
             Ok(node) => break node,
-            Err(error) if error.to_string().contains("can't be used") => std::thread::yield_now(),
+            Err(error) if is_held(&error) => std::thread::yield_now(),
             Err(error) => panic!("{error:#}"),
         }
     };

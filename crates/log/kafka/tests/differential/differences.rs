@@ -45,7 +45,7 @@ const AT_ONCE: &str = "a topic that is created because somebody asks for it is t
 
 const NOT_OFFERED: &str = "What else Kafka's brokers tell of is not offered";
 
-const NEVER_IN: &str = "A group that nobody was ever let into, and that has committed nothing, is not there";
+const NEVER_IN: &str = "A group does not exist until it has a member or a commit";
 const COMMITS_LATE: &str = "A member that commits in an epoch before its own is told so";
 const EPOCHS: &str = "Epochs of groups of KIP-848 begin with 1, and Kafka's with 2";
 
@@ -132,7 +132,13 @@ const DIFFERENCES: &[Difference] = &[
     differs("automatic creation, *: wanted*", "topics[\"wanted*\"].partitions", "[]", NOTHING, AT_ONCE),
     differs("automatic creation, *: wanted*", "topics[\"wanted*\"].partitions.len", NOTHING, "1", AT_ONCE),
     differs("automatic creation, *: wanted*", "topics[\"wanted*\"].partitions[0].*", NOTHING, EVERY, AT_ONCE),
-    differs("creation, *: only validated", "*topic_id", "an id", NO_ID, "A validated topic has no id yet"),
+    differs(
+        "creation, *: only validated",
+        "*topic_id",
+        "an id",
+        NO_ID,
+        "A validate-only answer has no topic id",
+    ),
     differs("creation, *: cleanup.policy = *compact*", "*error_code", "0", "40", "`compact` is refused"),
     differs(EVERY, "*configs[*].read_only", "false", "true", READ_ONLY),
     differs(EVERY, "*configs[\"flush.messages\"]*value", "\"9223372036854775807\"", "\"1\"", "1 is `fsync`"),
