@@ -43,7 +43,7 @@ const SYNONYMS: &str = "Synonyms are the name in a broker's configuration with t
 const READ_ONLY: &str = "Names that have one value here are shown with it, read-only";
 const AT_ONCE: &str = "a topic that is created because somebody asks for it is there at once";
 
-const NOT_OFFERED: &str = "What else Kafka's brokers tell of is not offered";
+const NOT_OFFERED: &str = "Tailwater does not offer Kafka's other APIs";
 
 const NEVER_IN: &str = "A group does not exist until it has a member or a commit";
 const COMMITS_LATE: &str = "A member that commits in an epoch before its own is told so";
@@ -56,9 +56,9 @@ const JOINS_AGAIN: &str =
 
 const AGREED: &str = "A member that syncs with a protocol of before a group moved is told to join again";
 
-const LEFT_OUT: &str = "Metadata that is asked for by ids leaves those out that no topic has";
+const LEFT_OUT: &str = "Metadata by id leaves out unknown ids";
 
-const REMOVED: &str = "what was removed still counts, as transaction ids do";
+const REMOVED: &str = "Removed records still count in a search by time, as transaction ids do";
 const BEGIN_LATE: &str = "an epoch begins with the first record that is written in it";
 const ENDS: &str = "An answer ends where an epoch does";
 
