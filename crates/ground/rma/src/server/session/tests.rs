@@ -378,7 +378,8 @@ fn what_else_a_stranger_asks_for_ends_its_connection_and_its_calls_are_refused_w
     let watch = |_: &Test, out: &mut Vec<u8>| frame::encode_watch(out, 1, 0, SECOND);
     let fabric = |_: &Test, out: &mut Vec<u8>| frame::encode_fabric(out, 1);
     let hello = |_: &Test, out: &mut Vec<u8>| frame::encode_hello(out, 1);
-    let asks: [&dyn Fn(&Test, &mut Vec<u8>); 5] = [&read, &scar, &watch, &fabric, &hello];
+    type Ask<'a> = &'a dyn Fn(&Test, &mut Vec<u8>);
+    let asks: [Ask<'_>; 5] = [&read, &scar, &watch, &fabric, &hello];
     for ask in asks {
         let mut test = stranger(true);
         test.send(|out| frame::encode_hello(out, 0)).expect("it is well-formed");
