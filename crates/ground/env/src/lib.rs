@@ -22,7 +22,6 @@ mod times;
 use std::future::Future;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 pub use clock::{Clock, Instant};
@@ -91,18 +90,12 @@ impl Env {
 
     /// `future`'s output, or `None` if it took longer than `limit`; the future is dropped then.
     pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        let deadline = self.now() + limit;
-        let mut future = std::pin::pin!(future);
-        // Most are over at once, and a timer is a box and a place in the clock.
-        let mut sleep = None;
-        std::future::poll_fn(|context| {
-            if let Poll::Ready(output) = future.as_mut().poll(context) {
-                return Poll::Ready(Some(output));
-            }
-            let sleep = sleep.get_or_insert_with(|| self.sleep_until(deadline));
-            sleep.as_mut().poll(context).map(|()| None)
-        })
-        .await
+        let sleep = self.sleep(limit);
+        let future = std::pin::pin!(future);
+        match futures::future::select(future, sleep).await {
+            futures::future::Either::Left((output, _)) => Some(output),
+            futures::future::Either::Right(_) => None,
+        }
     }
 
     /// 64 random bits; not for secrets in a simulated world.
