@@ -34,15 +34,18 @@ pub struct LocalDoorbell {
 #[derive(Debug)]
 struct LocalDoorbellShared {
     word: watch::Sender<u32>,
-    /// Set before `word` tells those who wait.
+    /// Set before `word` and `closed` tell those who wait.
     is_closed: AtomicBool,
+    /// Apart from `word`: who waits for an answer is not woken each time it rings.
+    closed: watch::Sender<()>,
 }
 
 impl LocalDoorbell {
     /// A doorbell that nobody has rung.
     pub fn new() -> Self {
         let (word, is_closed) = (watch::Sender::new(DOORBELL_START), AtomicBool::new(false));
-        Self { shared: Arc::new(LocalDoorbellShared { word, is_closed }) }
+        let closed = watch::Sender::new(());
+        Self { shared: Arc::new(LocalDoorbellShared { word, is_closed, closed }) }
     }
 
     /// Moves the word and wakes everybody who waits for that. What was written to regions before is visible to
@@ -60,6 +63,7 @@ impl LocalDoorbell {
     /// for an answer are told that it is lost, though the service may have got the CALL. For good.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::Release);
+        self.shared.closed.send_replace(());
         self.ring();
     }
 
@@ -71,7 +75,7 @@ impl LocalDoorbell {
     /// Completes when the service has ended.
     async fn closed(&self) {
         // The sender lives as long as `self`.
-        let _ = self.shared.word.subscribe().wait_for(|_| self.is_closed()).await;
+        let _ = self.shared.closed.subscribe().wait_for(|()| self.is_closed()).await;
     }
 }
 
