@@ -13,7 +13,6 @@ mod text;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -218,7 +217,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         self.front.stats.auth_cmds.add(1);
         let message = [&b"\0"[..], user, b"\0", password].concat();
-        let address = self.peer.address.parse::<SocketAddr>().ok().map(|address| address.ip());
+        let address = self.peer.ip();
         let mut login = Login::begin(users, Mechanism::Plain, address);
         match login.step(&message).await {
             Ok(LoginStep::Done { user, .. }) => {

@@ -9,7 +9,7 @@ mod changes;
 mod places;
 mod secret;
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 pub use crate::changes::{RightsBell, RightsChanges};
@@ -44,6 +44,12 @@ impl Peer {
     /// One that was authenticated as `principal`, by no certificate.
     pub fn of(address: String, principal: &str) -> Self {
         Self { address, principal: principal.into(), names: Arc::default() }
+    }
+
+    /// The address of its host; `None` on a Unix socket. It is written as `ADDRESS:PORT`, and with `tcp:` before it.
+    pub fn ip(&self) -> Option<IpAddr> {
+        let address = self.address.strip_prefix("tcp:").unwrap_or(&self.address);
+        address.parse::<SocketAddr>().ok().map(|address| address.ip())
     }
 
     /// On whose behalf a process of this user of the system asks.

@@ -11,7 +11,6 @@
 //! - An address that guesses wrong too often is not listened to for a while, and has few connections before it logs in.
 //! - Whoever has logged in goes on until the user, or the token, is removed, or its time is over (`LoginSession`).
 //! - What a client sends is bounded before it is looked at ([`limits`]), and checks that take long wait for each other.
-
 //!
 //! A client's side of it is here as well ([`ClientLogin`]), and needs none of the rest: that is behind the feature
 //! `server`.

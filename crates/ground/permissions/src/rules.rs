@@ -1,7 +1,7 @@
 //! The rules of a node, kept in its metadata, and the authorizer that goes by them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -406,7 +406,7 @@ impl Rules {
         names.extend(mapped.as_deref());
         self.is_super_user(&names) || {
             let set = Arc::clone(&self.set.read());
-            set.lets(&names, host_of(peer), (operation, kind, &name))
+            set.lets(&names, peer.ip(), (operation, kind, &name))
         }
     }
 
@@ -469,12 +469,6 @@ impl Authorizer for Rules {
 /// By what a rule may name whoever asks.
 fn names_of(peer: &Peer) -> Vec<&str> {
     std::iter::once(&*peer.principal).chain(peer.names.iter().map(String::as_str)).collect()
-}
-
-/// A peer on a Unix socket has no address. The others' are written as `ADDRESS:PORT`, and with `tcp:` before it.
-fn host_of(peer: &Peer) -> Option<IpAddr> {
-    let address = peer.address.strip_prefix("tcp:").unwrap_or(&peer.address);
-    address.parse::<SocketAddr>().ok().map(|address| address.ip())
 }
 
 const fn protocol_name(protocol: Protocol) -> &'static str {

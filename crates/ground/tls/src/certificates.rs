@@ -70,8 +70,9 @@ enum TlsCount {
 struct Loaded {
     server: Arc<ServerConfig>,
     own: ParsedCertificate,
-    /// When the first of the node's chain ends.
+    /// When the first of all certificates ends, and whose chain it is in: its subject.
     expires_ms: i64,
+    expires_first: String,
 }
 
 /// The contents of the files.
@@ -135,7 +136,7 @@ impl Certificates {
         self.look.notify_one();
     }
 
-    /// When the node's certificate ends, or the first of those behind it, in milliseconds since the Unix epoch.
+    /// When the first of the node's certificates ends, or of those behind them, in milliseconds since the Unix epoch.
     pub fn expires_ms(&self) -> i64 {
         self.current().expires_ms
     }
@@ -363,6 +364,7 @@ impl CertificateFiles {
     fn load(&self, env: &Env, config: &TlsConfig) -> Result<Loaded, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let Certified { key: first, own, mut expires_ms } = self.first(&provider, config)?;
+        let mut expires_first = own.identity.subject.clone();
         let mut certified = CertifiedByName { first, further: Vec::new() };
         for (named, (certificate, key)) in config.certificates.iter().zip(&self.further) {
             let FurtherCertificate { certificate: path, key: key_path } = named;
@@ -370,7 +372,9 @@ impl CertificateFiles {
             let certificate = NamedFile { section: FURTHER, key: "certificate", path, pem: certificate };
             let key = NamedFile { section: FURTHER, key: "key", path: of_key, pem: key };
             let further = Certified::read(&provider, &certificate, &key)?;
-            expires_ms = expires_ms.min(further.expires_ms);
+            if further.expires_ms < expires_ms {
+                (expires_ms, expires_first) = (further.expires_ms, further.own.identity.subject);
+            }
             certified.further.push(further.key);
         }
         let versions: &[&rustls::SupportedProtocolVersion] = match config.min_version {
@@ -406,7 +410,7 @@ impl CertificateFiles {
             server.session_storage = Arc::new(NoServerSessionStorage {});
             server.send_tls13_tickets = 0;
         }
-        Ok(Loaded { server: Arc::new(server), own, expires_ms })
+        Ok(Loaded { server: Arc::new(server), own, expires_ms, expires_first })
     }
 
     fn first(&self, provider: &CryptoProvider, config: &TlsConfig) -> Result<Certified, TlsError> {
@@ -422,7 +426,7 @@ impl Loaded {
     /// Says if it ends soon, or has ended.
     fn tell(&self, env: &Env) {
         let left_ms = self.expires_ms - env.wall_ms();
-        let subject = &self.own.identity.subject;
+        let subject = &self.expires_first;
         let days = left_ms / 86_400_000;
         if left_ms <= 0 {
             tracing::error!(subject, "the certificate of [tls] has expired: clients refuse it");

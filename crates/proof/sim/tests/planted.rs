@@ -50,9 +50,9 @@ are_caught! {
     a_surplus_of_an_old_source_that_stays_is_caught: SurplusCopied in "trees", ["foreign record", "but it was"];
     a_shard_that_is_held_and_never_goes_on_is_caught: ResumeNotTold in "ahead", ["not all is well"];
     a_source_that_sends_what_it_has_not_on_its_disk_is_caught:
-        // The last two where what was durable is not, after a sync that failed.
+        // The last one where what was durable is not, after a sync that failed.
         AckBeforeSync in "ahead",
-        ["more than its source has", "but it was", "foreign record", "the floor goes forward only", "is damaged"];
+        ["more than its source has", "but it was", "foreign record", "the floor goes forward only"];
     an_acknowledgement_before_the_sync_is_caught:
         AckBeforeSync in "journal", ["acknowledged and is not there"];
     names_that_are_not_synced_are_caught:
@@ -98,7 +98,7 @@ are_caught! {
     a_copy_whose_life_begins_again_is_caught: LifeBegunAgain in "refill", ["when it is too old"];
     a_change_of_backends_that_clients_are_not_told_is_caught:
         ChangeNotTold in "resize",
-        ["is missing", "had been acknowledged", "acknowledged and", "another version", "the change to", "the roll of", "not done after"];
+        ["is missing", "had been acknowledged", "acknowledged and", "another version", "the change to", "the roll of"];
     a_change_of_backends_that_goes_on_before_all_is_copied_is_caught:
         CopiedTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
     backends_that_are_restarted_one_after_another_too_early_are_caught:

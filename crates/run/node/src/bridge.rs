@@ -16,6 +16,7 @@ mod to_broadcast;
 mod to_log;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -159,7 +160,7 @@ impl Bridges {
 }
 
 /// Does `once` again and again: it completes only with an error, which is said and counted.
-async fn for_ever<F: Future<Output = anyhow::Error>>(
+async fn for_ever<F: Future<Output = anyhow::Result<Infallible>>>(
     env: &Env,
     config: &BridgeConfig,
     status: &BridgeStatus,
@@ -167,7 +168,8 @@ async fn for_ever<F: Future<Output = anyhow::Error>>(
 ) {
     let mut said: Option<(String, u32)> = None;
     loop {
-        let why = once().await.to_string();
+        let Err(error) = once().await;
+        let why = error.to_string();
         BridgeStatus::count(&status.errors, 1);
         *status.error.lock() = Some(why.clone());
         let is_news = said.as_ref().is_none_or(|(last, times)| *last != why || times % SAY_EVERY == 0);

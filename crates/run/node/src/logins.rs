@@ -1,7 +1,7 @@
 //! Logins of those who make CALLs, and of those who read the node's own cells over TCP: the dialogue of SASL in CALLs
 //! of the method [`Method::Login`].
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -83,10 +83,8 @@ impl CallLogins {
             let why = "the node starts, and does not know its users yet: try again".to_owned();
             return Err(refusal(CallRefusal::new(CallErrorCode::Unavailable, why)));
         };
-        let address =
-            peer.address.strip_prefix("tcp:").and_then(|address| address.parse::<SocketAddr>().ok());
         // Processes of this host have an address together, whichever way they come.
-        let address = address.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+        let address = peer.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
         let logins = Arc::clone(self);
         let users = Arc::clone(users);
         Ok(Box::new(CallerLogin {

@@ -1,6 +1,5 @@
 //! One connection's login, beside its session: what has to wait is done in tasks of the runtime.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tailwater_access::{AddressPlace, Peer};
@@ -39,10 +38,8 @@ impl ConnectionLogin {
     /// That of a connection which begins; `None` if there are too many of its address that have to log in.
     pub(crate) fn of(shared: &EngineShared, peer: &Peer, is_private: bool) -> Option<Self> {
         let has_to = shared.service.login_demand(peer).is_some_and(|demand| demand.is_required);
-        let address =
-            peer.address.strip_prefix("tcp:").and_then(|address| address.parse::<SocketAddr>().ok());
-        let place = match address.filter(|_| has_to) {
-            Some(address) => Some(shared.strangers.take(address.ip(), shared.config.strangers_max)?),
+        let place = match peer.ip().filter(|_| has_to) {
+            Some(address) => Some(shared.strangers.take(address, shared.config.strangers_max)?),
             None => None,
         };
         Some(Self { is_private, state: LoginProgress::NotBegun, messages: 0, place })

@@ -39,12 +39,7 @@ pub(super) async fn run(
     to: Stream,
     status: Arc<BridgeStatus>,
 ) {
-    let once = || async {
-        match tell(&context, &config, &name, &to, &status).await {
-            Ok(never) => match never {},
-            Err(error) => error,
-        }
-    };
+    let once = || tell(&context, &config, &name, &to, &status);
     for_ever(&context.env, &config, &status, once).await;
 }
 

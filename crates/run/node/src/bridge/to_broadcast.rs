@@ -58,12 +58,7 @@ pub(super) async fn run(
     to: Stream,
     status: Arc<BridgeStatus>,
 ) {
-    let once = || async {
-        match carry_stream(&context, &config, &name, &to, &status).await {
-            Ok(never) => match never {},
-            Err(error) => error,
-        }
-    };
+    let once = || carry_stream(&context, &config, &name, &to, &status);
     for_ever(&context.env, &config, &status, once).await;
 }
 
@@ -101,13 +96,7 @@ async fn carry_stream(
             forgotten: AtomicBool::new(false),
         };
         tasks.push(shard.context.env.clone().spawn("bridge-shard", async move {
-            let once = || async {
-                match shard.carry().await {
-                    Ok(never) => match never {},
-                    Err(error) => error,
-                }
-            };
-            for_ever(&shard.context.env, &shard.config, &shard.status, once).await;
+            for_ever(&shard.context.env, &shard.config, &shard.status, || shard.carry()).await;
         }));
     }
     loop {

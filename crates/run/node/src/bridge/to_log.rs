@@ -41,12 +41,7 @@ pub(super) async fn run(
     name: String,
     status: Arc<BridgeStatus>,
 ) {
-    let once = || async {
-        match carry(&context, &config, &from, &name, &status).await {
-            Ok(never) => match never {},
-            Err(error) => error,
-        }
-    };
+    let once = || carry(&context, &config, &from, &name, &status);
     for_ever(&context.env, &config, &status, once).await;
 }
 
