@@ -640,6 +640,8 @@ fn refused(owned: &Owned, error: StoreError) -> WriteError {
         }
         // The store looks at the loss with its next call.
         StoreError::Journal(JournalError::Stale { .. }) => WriteError::Busy("the journal lost records"),
+        // The shard is told in a moment.
+        StoreError::LostBefore { .. } => WriteError::Busy("the journal lost records"),
         StoreError::Journal(JournalError::Full(FullReason::FilesMax { .. })) => {
             WriteError::Busy("the journal is full: segment files are written more slowly than records arrive")
         }

@@ -102,7 +102,7 @@ pub trait StoreContract: Send + Sync {
     /// one of it, too.
     ///
     /// # Errors
-    /// `Fenced`, `NotNext`; or why nothing can be written at the moment.
+    /// `Fenced`, `NotNext`, `LostBefore`; or why nothing can be written at the moment.
     fn create(
         &self,
         id: SegmentId,

@@ -79,6 +79,18 @@ pub enum StoreError {
         /// Where the segment ends.
         durable: Position,
     },
+    /// A failed sync of the journal took back appends to another segment of the shard, in the same term, which is not
+    /// sealed yet. A segment that began now would go on behind the gap: go back to where that one ends, seal or delete
+    /// it, and begin then.
+    #[error(
+        "the journal lost what was not durable of segment {id}, which ends at {durable}; seal it there first"
+    )]
+    LostBefore {
+        /// The segment that lost something.
+        id: SegmentId,
+        /// Where it ends.
+        durable: Position,
+    },
     /// The segment was open when the process ended: seal it at `length` and go on in another.
     #[error("the segment was recovered at {length} and is not appended to again; seal it there")]
     Recovered {

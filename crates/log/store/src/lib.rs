@@ -8,6 +8,8 @@
 //! - **One writer.** Once a segment with a higher term was created in a shard, lower terms are refused.
 //! - **Continuity.** A segment takes only the entry that continues it: position, entry id, offset, transaction
 //!   id. A pair of segment number and term is never used again.
+//! - **No gap between segments.** When the journal has lost entries of a segment, none of the same term begins in its
+//!   shard until that one is sealed or deleted: the writer may not know yet, and would go on behind what is lost.
 //! - **Never past durable.** A read answers only what is in the synced journal, or in a synced file.
 //! - **Never rewritten.** Bytes that were durable never change; a recovered segment is never appended to; a
 //!   sealed length is for ever.

@@ -89,6 +89,8 @@ pub struct Segment {
     pub created: JournalPosition,
     /// It was cut below what was synced: what it holds has to be read from its file.
     pub rescan: bool,
+    /// The journal lost entries of it, and it was not sealed since: whoever writes it may not know of that yet.
+    pub has_lost: bool,
     /// How far the disk once had it, beyond where it ends, because the disk has lost the rest; 0 if nothing is missing.
     pub promised: Position,
     first: Option<(Offset, TransactionId)>,
@@ -122,6 +124,7 @@ impl Segment {
             needs_from: JournalPosition(0),
             created: JournalPosition(0),
             rescan: false,
+            has_lost: false,
             promised: Position(0),
             first: contents.map(|contents| (contents.first_offset, contents.first_transaction_id)),
             last: contents.map(|contents| contents.last.header()),
@@ -222,6 +225,7 @@ impl Segment {
         let freed = self.cut(length);
         // Nothing beyond counts any more.
         self.promised = Position(0);
+        self.has_lost = false;
         self.phase = Phase::Sealed { record_end };
         freed
     }
@@ -241,6 +245,7 @@ impl Segment {
             }
             Phase::Open if end < self.pending.appended() || !survived(self.created) => {
                 self.phase = Phase::Closed(Closed::Lost);
+                self.has_lost |= end < self.pending.appended();
             }
             _ => {}
         }

@@ -113,16 +113,21 @@ impl Shards {
         self.0.get_mut(&key(shard))
     }
 
-    /// Whether a segment of this id may begin: its term is the highest seen, and its number the highest in it.
+    /// Whether a segment of this id may begin: its term is the highest seen, and its number the highest in it. Its
+    /// writer, the one of its term, knows of all that was lost: it would go on behind a gap otherwise.
     pub fn check_create(&self, id: &SegmentId) -> Result<(), StoreError> {
-        let Some((term, number)) = self.0.get(&key(&id.shard)).and_then(|shard| shard.highest) else {
-            return Ok(());
-        };
+        let Some(shard) = self.0.get(&key(&id.shard)) else { return Ok(()) };
+        let Some((term, number)) = shard.highest else { return Ok(()) };
         if id.term < term {
             return Err(StoreError::Fenced { term: id.term, highest: term });
         }
         if id.term == term && id.number <= number {
             return Err(StoreError::NotNext { number: id.number, term, highest: number });
+        }
+        let mut lost =
+            shard.segments.values().filter(|segment| segment.id.term == id.term && segment.has_lost);
+        if let Some(lost) = lost.next() {
+            return Err(StoreError::LostBefore { id: lost.id, durable: lost.pending.appended() });
         }
         Ok(())
     }

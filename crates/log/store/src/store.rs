@@ -267,7 +267,7 @@ impl SegmentStore {
     /// is filled. Fences all lower terms of the shard.
     ///
     /// # Errors
-    /// `Fenced`, `NotNext`; `NoSpace`, `DiskFailed`, `Journal` if nothing can be written at the moment.
+    /// `Fenced`, `NotNext`, `LostBefore`; `NoSpace`, `DiskFailed`, `Journal` if nothing can be written at the moment.
     pub fn create(&self, id: SegmentId) -> Result<JournalPosition, StoreError> {
         let inner = self.inner();
         let mut stripe = inner.stripe(&id.shard);

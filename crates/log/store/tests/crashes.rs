@@ -231,6 +231,8 @@ impl Owner {
             // The number may have been that of a segment that is deleted.
             Err(StoreError::NotNext { .. }) => model.term += 1,
             Err(StoreError::Journal(_) | StoreError::NoSpace { .. } | StoreError::DiskFailed(_)) => {}
+            // Another one lost something: it is sealed when it is appended to.
+            Err(StoreError::LostBefore { .. }) => {}
             Err(error) => panic!("{id}: {error}"),
         }
     }

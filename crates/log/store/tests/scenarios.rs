@@ -571,7 +571,9 @@ fn a_failed_sync_of_the_journal_cuts_what_was_not_acknowledged_and_a_new_segment
         assert_eq!(refused, StoreError::Lost { durable });
         assert!(refused.to_string().contains("seal it there"), "{refused}");
         let next = Entries { offset: acknowledged.offset, ..Entries::new(segment(0, 1, 1)) };
-        let refused = store.create(next.id).expect_err("the journal has no file to go on in");
+        let refused = store.create(next.id).expect_err("its writer has to know");
+        assert_eq!(refused, StoreError::LostBefore { id: entries.id, durable });
+        let refused = store.create(segment(1, 0, 1)).expect_err("the journal has no file to go on in");
         assert!(
             matches!(&refused, StoreError::Journal(_)) && refused.to_string().contains("injected"),
             "{refused}"
@@ -662,6 +664,58 @@ fn what_the_journal_lost_is_cut_and_its_segment_is_over() {
     assert_eq!(recovered_lengths(&recovered), [(durable.0, true), (other.position.0, false)]);
     entries.position = durable;
     assert_eq!(bench.read(&store, &entries), bytes);
+}
+
+/// Appends an entry that the journal loses. It takes records again after that.
+fn lose(bench: &Bench, store: &SegmentStore, entries: &mut Entries) {
+    // All that came before is synced.
+    let mut other = Entries::new(segment(7, 0, 1));
+    store.create(other.id).expect("fresh");
+    fill(bench, store, &mut other, 1);
+    bench.faults(Faults { sync: Fault::Next(1), ..Faults::default() });
+    let end = entries.append(store, 9).expect("taken");
+    let waiting = store.journal().durable();
+    bench.run(async move { waiting.wait_for(end).await }).expect_err("lost");
+    bench.faults(Faults::default());
+    bench.ready(store);
+}
+
+#[test]
+fn a_segment_does_not_begin_behind_what_the_journal_lost_of_the_one_before_it() {
+    for (seed, count) in [(21, 3), (22, 0)] {
+        let (bench, store, mut entries) = begun(seed);
+        let whole = if count > 0 { fill(&bench, &store, &mut entries, count) } else { Vec::new() };
+        let acknowledged = entries.clone();
+        let durable = entries.position;
+        lose(&bench, &store, &mut entries);
+        // The journal would take it. Its writer does not know yet, and goes on behind the lost entry.
+        let refused = store.create(segment(0, 1, 1)).expect_err("there would be a gap");
+        assert_eq!(refused, StoreError::LostBefore { id: entries.id, durable });
+        assert!(refused.to_string().contains("seal it there first"), "{refused}");
+        store.create(segment(1, 0, 1)).expect("another shard");
+        // It knows by now.
+        store.seal(&entries.id, durable).expect("where it ends");
+        let mut next = Entries { offset: acknowledged.offset, ..Entries::new(segment(0, 1, 1)) };
+        store.create(next.id).expect("behind the end");
+        let more = fill(&bench, &store, &mut next, 2);
+        let (store, _) = bench.restart(store, Crash::Power);
+        assert_eq!(bench.read(&store, &acknowledged), whole);
+        assert_eq!(bench.read(&store, &next), more);
+    }
+}
+
+#[test]
+fn a_segment_of_a_higher_term_begins_and_one_begins_behind_a_deletion_whatever_was_lost_before() {
+    let (bench, store, mut entries) = begun(23);
+    lose(&bench, &store, &mut entries);
+    let refused = store.create(segment(0, 1, 1)).expect_err("there would be a gap");
+    assert_eq!(refused, StoreError::LostBefore { id: entries.id, durable: Position(0) });
+    store.delete(&entries.id).expect("there");
+    store.create(segment(0, 1, 1)).expect("nothing is before it");
+
+    let (bench, store, mut entries) = begun(24);
+    lose(&bench, &store, &mut entries);
+    store.create(segment(0, 1, 2)).expect("its owner has looked where the shard ends");
 }
 
 #[test]

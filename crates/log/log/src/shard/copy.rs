@@ -9,6 +9,7 @@
 //! Offsets, terms and batches are the source's. Segments are not: a start ends the one that was written, as it does in
 //! any shard, and its number is used once, also by one without entries. Such a segment stays in the store until
 //! metadata has left its number behind, as a start that did not find it would use the number again, in the same term.
+//! It is sealed without entries: where a sync failed, the store begins no other segment of the term before that.
 
 use std::sync::Arc;
 

@@ -46,7 +46,11 @@ impl Shard {
         if length == Position(0) {
             // No reader saw it, no record of this owner's names it: the number is free, for a higher term.
             match segment.created {
-                true if self.is_copy => self.empty.push(segment.id),
+                // Sealed, so that the store lets the next one of this term begin.
+                true if self.is_copy => {
+                    out.push(Output::Seal(segment.id, length));
+                    self.empty.push(segment.id);
+                }
                 true => out.push(Output::Discard(segment.id)),
                 false => {}
             }

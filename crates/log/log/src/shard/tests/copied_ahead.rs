@@ -80,6 +80,7 @@ fn a_number_is_used_once_in_a_term_whichever_crash_hides_that_it_was() {
         lost a disk that fails
             -> show 1.1@0, records 0..0
             -> reply a: not durable: a disk that fails; the log goes on without these records, send them again
+            -> seal 0.1@0
             -> update 1.1@0, records 0..0
         restart
             -> show 1.1@0, records 0..0
@@ -114,6 +115,7 @@ fn a_number_that_a_copy_lost_is_not_used_again_by_the_process_that_lost_it() {
         lost a disk that fails
             -> show 1.1@0, records 0..0
             -> reply a: not durable: a disk that fails; the log goes on without these records, send them again
+            -> seal 0.1@0
             -> update 1.1@0, records 0..0
         entry a 3 at 0 of 1; proceed
             -> commit behind 1: term 1, starts 0, next segment 1
@@ -130,6 +132,40 @@ fn a_number_that_a_copy_lost_is_not_used_again_by_the_process_that_lost_it() {
             -> show completed [1.1@476 of 0..3]
             -> seal 1.1@476
             -> commit behind 2: term 1, starts 0, next segment 2; completed 1.1@476 of 0..3
+        ",
+    );
+}
+
+#[test]
+fn what_a_copy_lost_is_sealed_without_entries_before_a_segment_of_the_same_term_goes_on() {
+    copy_transcript(
+        StreamConfig { segment_bytes: 4 << 10, ..config() },
+        "
+        entry a 30 at 0 of 1; proceed; committed; wrote
+            -> commit behind 0: term 1, starts 0, next segment 0
+            -> create and write 0.1@0 of 0..30 up to id 5, sync
+            -> took 0..30
+        entry b 30 at 30 of 1; proceed
+            -> create and write 1.1@0 of 30..60 up to id 5, sync
+        # The store knows that the first one is lost, and the shard does not yet.
+        refused busy
+            -> wake at 1002 ms
+        lost a disk that fails
+            -> show 2.1@0, records 0..0
+            -> reply a: not durable: a disk that fails; the log goes on without these records, send them again
+            -> reply b: not durable: a disk that fails; the log goes on without these records, send them again
+            -> seal 0.1@0
+            -> update 2.1@0, records 0..0
+            -> wake never
+        entry a 30 at 0 of 1; proceed
+            -> commit behind 1: term 1, starts 0, next segment 2
+        committed; wrote; synced
+            -> delete 0.1
+            -> create and write 2.1@0 of 0..30 up to id 5, sync
+            -> took 0..30
+            -> show 2.1@3419, records 0..30
+            -> extend 2.1@0 with 0..30
+            -> reply a: 0 to 29 in term 1, 2/0/0
         ",
     );
 }
