@@ -358,6 +358,7 @@ const NO_TAIL: Tail = Tail {
     sealed: true,
     previous: None,
     chunk_bytes: CHUNK_BYTES_MIN,
+    cells: true,
     log_start: Offset(0),
 };
 

@@ -694,6 +694,8 @@ pub struct ShardTail {
     pub chunk_bytes: u32,
     #[prost(uint64, tag = "11")]
     pub log_start: u64,
+    #[prost(bool, tag = "12")]
+    pub without_cells: bool,
 }
 
 /// The segment before a shard's newest one.
@@ -964,6 +966,7 @@ impl ShardTail {
             previous,
             chunk_bytes: tail.chunk_bytes,
             log_start: tail.log_start.0,
+            without_cells: !tail.cells,
         }
     }
 
@@ -981,6 +984,7 @@ impl ShardTail {
             sealed: self.sealed,
             previous,
             chunk_bytes: self.chunk_bytes,
+            cells: !self.without_cells,
             log_start: Offset(self.log_start),
         };
         if tail.is_possible() { Ok(tail) } else { Err(CallDecodeError::OutOfRange { field: "tail" }) }

@@ -27,7 +27,8 @@
 //!           64    4 previous term
 //!           68    4 term
 //!           72    4 chunk_bytes
-//!           76    1 flags          bit 0: there is a tail; bit 1: sealed; bit 2: there is a previous segment
+//!           76    1 flags          bit 0: there is a tail; bit 1: sealed; bit 2: there is a previous segment;
+//!                                  bit 3: the stream's bytes are not in the data cell
 //!           77    3 zero
 //! ```
 //! A slot without a tail is all zeros. A value has one encoding only: what decodes encodes to the same bytes.
@@ -52,6 +53,7 @@ const PAGE_DELETED: u8 = 1;
 const SLOT_TAIL: u8 = 1;
 const SLOT_SEALED: u8 = 2;
 const SLOT_PREVIOUS: u8 = 4;
+const SLOT_NO_CELLS: u8 = 8;
 
 /// The newest segment of one shard, and how far it reaches. All positions and offsets are exclusive ends, but
 /// the starts that say so.
@@ -75,6 +77,8 @@ pub struct Tail {
     pub previous: Option<(SegmentNumber, Term, Position)>,
     /// Size of its chunks in bytes.
     pub chunk_bytes: u32,
+    /// Whether the stream's bytes are put into the data cell. If not, `cached` is 0, and readers ask the node for all.
+    pub cells: bool,
     /// First offset of the shard that was not removed by retention or truncation.
     pub log_start: Offset,
 }
@@ -110,7 +114,8 @@ impl Tail {
         let offsets = self.base_offset <= self.next_offset
             && self.next_offset.0 <= OFFSET_MAX
             && self.log_start <= self.next_offset;
-        terms && order && offsets && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&self.chunk_bytes)
+        let apart = self.cells || self.cached == Position(0);
+        terms && order && offsets && apart && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&self.chunk_bytes)
     }
 }
 
@@ -259,7 +264,13 @@ fn encode_slot(tail: &Tail, slot: &mut [u8; SLOT_BYTES]) {
     put_u64_le(slot, 40, tail.log_start.0);
     put_u32_le(slot, 68, tail.term.0);
     put_u32_le(slot, 72, tail.chunk_bytes);
-    slot[76] = SLOT_TAIL | if tail.sealed { SLOT_SEALED } else { 0 };
+    slot[76] = SLOT_TAIL;
+    if tail.sealed {
+        slot[76] |= SLOT_SEALED;
+    }
+    if !tail.cells {
+        slot[76] |= SLOT_NO_CELLS;
+    }
     if let Some((number, term, len)) = tail.previous {
         put_u64_le(slot, 48, number.0);
         put_u64_le(slot, 56, len.0);
@@ -286,9 +297,10 @@ fn decode_slot(slot: &[u8]) -> Option<Option<Tail>> {
         sealed: flags & SLOT_SEALED != 0,
         previous: has_previous.then_some(previous),
         chunk_bytes: u32_le(slot, 72),
+        cells: flags & SLOT_NO_CELLS == 0,
         log_start: Offset(u64_le(slot, 40)),
     };
-    let canonical = flags & !(SLOT_TAIL | SLOT_SEALED | SLOT_PREVIOUS) == 0
+    let canonical = flags & !(SLOT_TAIL | SLOT_SEALED | SLOT_PREVIOUS | SLOT_NO_CELLS) == 0
         && slot[77..].iter().all(|byte| *byte == 0)
         && (has_previous || previous == (SegmentNumber(0), Term(0), Position(0)));
     (canonical && tail.is_possible()).then_some(Some(tail))

@@ -141,6 +141,9 @@ pub struct StreamConfig {
     pub segment_ms: u64,
     /// Bytes of a chunk in the data cell; a power of two. Fixed when the stream is created.
     pub chunk_bytes: u32,
+    /// Whether its newest bytes are put into the data cell, where everybody who may read the cell reads them. If not,
+    /// readers ask the node, which looks for the right to read the stream. Fixed when the stream is created.
+    pub cells: bool,
     /// When the transmit buffer becomes an entry.
     pub flush: FlushPolicy,
     /// Bytes in the transmit buffer that make a periodic flush happen at once.
@@ -209,6 +212,7 @@ impl Default for StreamConfig {
             segment_bytes: 256 << 20,
             segment_ms: DAY_MS,
             chunk_bytes: 4_096,
+            cells: true,
             flush: FlushPolicy::Immediate,
             flush_bytes: 256 << 10,
             durability: StreamDurability::Fsync,
@@ -288,9 +292,10 @@ impl StreamConfig {
             let (given, min) = (other.shards.into(), self.shards.into());
             return Err(ConfigError::Bounds { field: "shards", given, min, max: SHARDS_MAX.into() });
         }
-        // Chunks are found by their size, and what waits for an acknowledgement waits for one promise.
+        // Chunks are found by their size, what was once in a cell has been seen, and what waits for an acknowledgement waits for one promise.
         let fixed = [
             ("chunk-bytes", self.chunk_bytes != other.chunk_bytes),
+            ("cells", self.cells != other.cells),
             ("durability", self.durability != other.durability),
         ];
         match fixed.iter().find(|(_, changes)| *changes) {

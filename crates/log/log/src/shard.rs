@@ -486,6 +486,7 @@ impl Shard {
             sealed: self.visible.sealed && self.cut != Some(self.visible.number),
             previous: self.visible.previous,
             chunk_bytes: self.config.chunk_bytes,
+            cells: self.config.cells,
             log_start: self.changes.log_start(),
         }
     }

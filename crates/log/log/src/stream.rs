@@ -383,6 +383,8 @@ mod stored {
         pub(super) numbers_from: u64,
         #[prost(uint32, optional, tag = "27")]
         pub(super) min_regions: Option<u32>,
+        #[prost(bool, tag = "28")]
+        pub(super) without_cells: bool,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -521,6 +523,7 @@ impl StreamRecord {
             write_quorum: config.write_quorum,
             ack_quorum: config.ack_quorum,
             min_regions: config.min_regions,
+            without_cells: !config.cells,
             numbers_from: self.numbers_from.0,
         }
         .encode_to_vec()
@@ -543,6 +546,7 @@ impl StreamRecord {
             segment_bytes: stored.segment_bytes,
             segment_ms: stored.segment_ms,
             chunk_bytes: stored.chunk_bytes,
+            cells: !stored.without_cells,
             flush: if stored.flush_ms == 0 {
                 FlushPolicy::Immediate
             } else {

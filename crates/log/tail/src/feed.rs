@@ -474,7 +474,8 @@ impl Feed {
             () if durable.max(cached) <= from => return Err(None),
             // Until the durable layer has it, or a window brings it.
             () if (self.distrust || self.silent) && durable <= from => return Err(None),
-            () if self.distrust => (durable, true),
+            // Asking the cell for what it never gets would be a round trip more.
+            () if self.distrust || !tail.cells => (durable, true),
             // What the writer cached is still worth a look.
             () if self.silent => (durable, false),
             () if cached > from => (cached, false),

@@ -45,6 +45,7 @@ const KIND_LOST: u32 = 4;
 
 const TAIL_SEALED: u32 = 1;
 const TAIL_PREVIOUS: u32 = 2;
+const TAIL_WITHOUT_CELLS: u32 = 4;
 
 /// One message of a window.
 #[derive(Debug)]
@@ -218,7 +219,9 @@ fn put_segment(out: &mut Vec<u8>, segment: &SegmentId) {
 
 fn put_tail(out: &mut Vec<u8>, tail: &Tail) {
     let previous = if tail.previous.is_some() { TAIL_PREVIOUS } else { 0 };
-    out.put_u32_le(previous | if tail.sealed { TAIL_SEALED } else { 0 });
+    let sealed = if tail.sealed { TAIL_SEALED } else { 0 };
+    let without_cells = if tail.cells { 0 } else { TAIL_WITHOUT_CELLS };
+    out.put_u32_le(previous | sealed | without_cells);
     out.put_u32_le(tail.term.0);
     out.put_u32_le(tail.chunk_bytes);
     for number in [tail.segment.0, tail.base_offset.0, tail.cached.0, tail.durable.0, tail.next_offset.0] {
@@ -310,6 +313,7 @@ fn get_tail(head: &mut &[u8]) -> Result<Tail, WindowMessageError> {
         sealed: flags & TAIL_SEALED != 0,
         previous: None,
         chunk_bytes,
+        cells: flags & TAIL_WITHOUT_CELLS == 0,
         log_start: Offset(head.try_get_u64_le()?),
     };
     if flags & TAIL_PREVIOUS != 0 {

@@ -578,9 +578,12 @@ pub struct CreateStream {
     /// Number of shards.
     #[serde(default = "one")]
     pub shards: u32,
-    /// See [`StreamConfig`], as for the next three.
+    /// See [`StreamConfig`], as for the next four.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_bytes: Option<u32>,
+    /// Whether the cells get its records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cells: Option<bool>,
     /// `immediate`, or a number of milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flush: Option<String>,
@@ -683,6 +686,7 @@ impl CreateStream {
         Ok(StreamConfig {
             shards: self.shards,
             chunk_bytes: self.chunk_bytes.unwrap_or(default.chunk_bytes),
+            cells: self.cells.unwrap_or(default.cells),
             flush: self.flush.as_deref().map_or(Ok(default.flush), str::parse)?,
             durability: self.durability.as_deref().map_or(Ok(default.durability), str::parse)?,
             timestamps: self.timestamps.as_deref().map_or(Ok(default.timestamps), str::parse)?,

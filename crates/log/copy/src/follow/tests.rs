@@ -29,6 +29,7 @@ fn follow(start: u64, next: u64) -> Follow {
         sealed: false,
         previous: None,
         chunk_bytes: 4_096,
+        cells: true,
         log_start: Offset(start),
     };
     let mut follow = Follow::new(stream(), "eu", "us", &[tail]);

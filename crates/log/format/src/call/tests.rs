@@ -99,6 +99,7 @@ fn a_tail_survives_the_way_and_an_impossible_one_is_refused() {
         sealed: true,
         previous: Some((SegmentNumber(4), Term(1), Position(65_536))),
         chunk_bytes: 4096,
+        cells: true,
         log_start: Offset(10),
     };
     let reply = TailsReply { tails: vec![ShardTail::new(ShardNumber(9), &tail)], deleted: false };

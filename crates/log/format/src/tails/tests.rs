@@ -13,6 +13,7 @@ fn tail() -> Tail {
         sealed: false,
         previous: Some((SegmentNumber(4), Term(1), Position(65_536))),
         chunk_bytes: 4096,
+        cells: true,
         log_start: Offset(10),
     }
 }
@@ -112,21 +113,22 @@ fn any_tail() -> impl Strategy<Value = Option<Tail>> {
     let numbers = (1..=u64::MAX, 0..=TERM_MAX, any::<u64>(), any::<u64>());
     let offsets = (0..=OFFSET_MAX, 0..=OFFSET_MAX, 0..=OFFSET_MAX);
     let previous = proptest::option::of((any::<u64>(), 0..=TERM_MAX, any::<u64>()));
-    let rest = (any::<bool>(), CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX);
+    let rest = (any::<bool>(), CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX, any::<bool>());
     proptest::option::of((numbers, offsets, previous, rest).prop_map(
-        |((segment, term, cached, durable), offsets, previous, (sealed, chunk_bytes))| {
+        |((segment, term, cached, durable), offsets, previous, (sealed, chunk_bytes, cells))| {
             let next_offset = offsets.0.max(offsets.1).max(offsets.2);
             Tail {
                 segment: SegmentNumber(segment),
                 term: Term(term),
                 base_offset: Offset(offsets.0),
-                cached: Position(cached),
+                cached: Position(if cells { cached } else { 0 }),
                 durable: Position(durable),
                 next_offset: Offset(next_offset),
                 sealed,
                 previous: previous
                     .map(|(number, term, len)| (SegmentNumber(number % segment), Term(term), Position(len))),
                 chunk_bytes,
+                cells,
                 log_start: Offset(offsets.1),
             }
         },

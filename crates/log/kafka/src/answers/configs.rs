@@ -464,6 +464,7 @@ fn apply(
     let default = StreamConfig {
         shards: old.shards,
         chunk_bytes: old.chunk_bytes,
+        cells: old.cells,
         durability: old.durability,
         flush_bytes: old.flush_bytes,
         ensemble: old.ensemble,

@@ -359,6 +359,27 @@ fn a_reader_at_the_end_of_a_sealed_segment_finds_the_next_one() {
 }
 
 #[test]
+fn what_is_put_into_no_cell_is_read_from_the_durable_layer_at_once_and_the_cell_is_not_asked() {
+    let mut rig = Rig::new();
+    let mut reader = Reader::at(start());
+    for round in 1..=3 {
+        let tail = rig.append(2).tail;
+        rig.feed.observe(Tail { cells: false, ..tail });
+        rig.feed.begin_near(start());
+        rig.run();
+        reader.drain(&mut rig.feed);
+        assert_eq!(reader.offsets.len(), 2 * round);
+    }
+    rig.log.roll(shard());
+    let tail = rig.append(2).tail;
+    rig.feed.observe(Tail { cells: false, ..tail });
+    rig.run();
+    reader.drain(&mut rig.feed);
+    assert!(reader.offsets.iter().copied().eq(0..8));
+    assert_eq!((rig.now, rig.cell_fetches), (Instant::default(), 0), "nothing was waited for");
+}
+
+#[test]
 fn a_cache_that_is_late_is_waited_for_and_then_left() {
     let mut rig = Rig::new();
     rig.append(2);

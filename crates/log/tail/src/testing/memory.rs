@@ -327,6 +327,7 @@ fn tail_of(shard: &Shard, chunk_bytes: u32) -> Option<Tail> {
         sealed: segment.sealed,
         previous,
         chunk_bytes,
+        cells: true,
         log_start: shard.log_start,
     })
 }

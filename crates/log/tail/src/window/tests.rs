@@ -62,6 +62,7 @@ fn tail() -> Tail {
         sealed: true,
         previous: Some((SegmentNumber(1), Term(4), Position(900))),
         chunk_bytes: 4096,
+        cells: true,
         log_start: Offset(1),
     }
 }

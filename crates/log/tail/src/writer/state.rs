@@ -295,6 +295,9 @@ impl WriterState {
         let id = segment.shard;
         assert_eq!(tail.segment_id(id), segment, "the tail is that of the bytes");
         assert_eq!(tail.durable, durable.get(), "{segment}: the tail ends with the bytes");
+        if !tail.cells {
+            return self.update(now, id, tail);
+        }
         let shard = self.shards.entry(id).or_insert_with(|| Shard::new(tail));
         assert_eq!(shard.tail.chunk_bytes, tail.chunk_bytes, "{id}: the size of chunks is for ever");
         shard.tail = tail;
@@ -314,6 +317,9 @@ impl WriterState {
         accepted: Instant,
     ) {
         let shard = self.shards.get_mut(&segment.shard).expect("readers see its segment");
+        if !shard.tail.cells {
+            return; // Readers are told when it is durable here.
+        }
         assert_eq!(shard.tail.segment_id(segment.shard), segment, "it is the segment that readers see");
         assert!(!shard.tail.sealed, "{segment}: what is sealed does not grow");
         let open = shard.segments.back_mut().filter(|open| open.segment == segment);
@@ -321,7 +327,7 @@ impl WriterState {
         self.extended(now, segment, bytes.len(), source_durable.get(), accepted);
     }
 
-    /// Bytes that came ahead are durable: nobody waits to be told of that.
+    /// Bytes that came ahead are durable: nobody waits to be told of that, but readers of a stream without cells.
     pub(super) fn catch_up(&mut self, now: Instant, id: ShardId, tail: Tail) {
         let Some(shard) = self.shards.get_mut(&id) else { return self.open(now, id, tail) };
         assert_eq!(
@@ -330,7 +336,7 @@ impl WriterState {
             "what came ahead is of the segment that readers see"
         );
         shard.tail = tail;
-        self.touch_page(now, PageId::of(id), false);
+        self.touch_page(now, PageId::of(id), !tail.cells);
     }
 
     fn extended(&mut self, now: Instant, segment: SegmentId, bytes: usize, end: Position, accepted: Instant) {
@@ -370,7 +376,7 @@ impl WriterState {
         let is_first = shard.segments.front().is_none_or(|first| segment.number < first.segment.number);
         let fits = shard.buffered_bytes() + bytes <= self.config.shadow_bytes_max
             && self.buffered_bytes + bytes <= self.config.shadow_bytes_total_max;
-        if bytes == 0 || !is_known || !is_first || !fits {
+        if bytes == 0 || !tail.cells || !is_known || !is_first || !fits {
             return false;
         }
         shard.segments.push_front(Shadow::complete(segment, tail.chunk_bytes, from, pieces));

@@ -165,6 +165,7 @@ fn tail() -> Tail {
         sealed: false,
         previous: Some((SegmentNumber(3), Term(5), Position(4096))),
         chunk_bytes: 4096,
+        cells: true,
         log_start: Offset(1),
     }
 }

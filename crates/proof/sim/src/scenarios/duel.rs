@@ -153,6 +153,7 @@ impl Owner {
             sealed: false,
             previous: None,
             chunk_bytes: CHUNK_BYTES,
+            cells: true,
             log_start: Offset(0),
         }
     }

@@ -114,6 +114,7 @@ fn what_is_near_the_end_of_its_shard_waits_for_no_turn() {
         sealed: false,
         previous: Some((SegmentNumber(4), Term(1), Position(10 * NEAR_TAIL_BYTES))),
         chunk_bytes: 4_096,
+        cells: true,
         log_start: Offset(0),
     };
     assert!(!is_far(segment(5), Position(0), &tail));

@@ -99,6 +99,11 @@ pub enum Command {
         /// Size of the chunks in the data cell, a power of two. By default 4096.
         #[arg(long, value_name = "BYTES", value_parser = values::number::<u32>(0..=u32::MAX.into()))]
         chunk_bytes: Option<u32>,
+        /// Whether the data cell gets the stream's records. Everybody who may read the cell reads them there. `false`
+        /// is for a stream that only some may read: its readers ask the node, which looks at the rights of the stream
+        /// [default: true].
+        #[arg(long, value_name = "true|false")]
+        cells: Option<bool>,
         /// When appended records are written: at once (`immediate`, the default), or every MS milliseconds.
         #[arg(long, value_name = "immediate|MS")]
         flush: Option<String>,
@@ -197,9 +202,10 @@ pub enum Command {
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Create { name, shards, kept, chunk_bytes, flush, durability, timestamps, output } => {
+        Command::Create { name, shards, kept, chunk_bytes, cells, flush, durability, timestamps, output } => {
             let kept = kept.altering()?;
-            let create = CreateStream { name, shards, chunk_bytes, flush, durability, timestamps, kept };
+            let create =
+                CreateStream { name, shards, chunk_bytes, cells, flush, durability, timestamps, kept };
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
                 Format::Json => output::print_json(&created),
@@ -379,6 +385,7 @@ fn configuration(stream: &StreamView) -> anyhow::Result<()> {
     table.add_row(["durability", &config.durability.to_string()]);
     table.add_row(["timestamps", &config.timestamps.to_string()]);
     table.add_row(["chunk-bytes", &config.chunk_bytes.to_string()]);
+    table.add_row(["cells", &config.cells.to_string()]);
     table.add_row(["segment-bytes", &config.segment_bytes.to_string()]);
     table.add_row(["segment-ms", &config.segment_ms.to_string()]);
     table.add_row(["retention-ms", &or_none(config.retention_ms)]);

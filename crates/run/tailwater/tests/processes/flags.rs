@@ -31,6 +31,7 @@ fn a_stream_is_created_with_what_its_flags_say_and_with_the_defaults_of_those_th
         ("--cold-after-ms", "5", "cold_after_ms", 5.into()),
         ("--cold-after-bytes", "7", "cold_after_bytes", 7.into()),
         ("--chunk-bytes", "512", "chunk_bytes", 512.into()),
+        ("--cells", "false", "cells", false.into()),
         ("--flush", "immediate", "flush", "immediate".into()),
         ("--flush", "20", "flush", serde_json::json!({ "every_ms": 20 })),
         ("--durability", "fsync", "durability", "fsync".into()),

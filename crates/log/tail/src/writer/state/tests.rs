@@ -32,6 +32,7 @@ fn tail(segment: SegmentId, durable: u64) -> Tail {
         sealed: false,
         previous: None,
         chunk_bytes: CHUNK,
+        cells: true,
         log_start: Offset(0),
     }
 }
@@ -781,4 +782,30 @@ fn what_a_copy_had_ahead_and_lost_counts_as_told_of_by_nobody() {
     rig.write_all();
     rig.publish(true);
     assert_eq!(publish_times(&rig), (times.0, times.1 + 1), "the one that came behind it, and at once");
+}
+
+#[test]
+fn bytes_of_a_stream_without_cells_are_told_at_once_and_never_written() {
+    let mut rig = Rig::new();
+    let open = segment(shard(0), 2);
+    let without = |durable| Tail { cells: false, ..tail(open, durable) };
+    rig.state.open(rig.now, shard(0), without(0));
+    rig.publish(true);
+    let durable = |bytes| DurableTo::new(Position(bytes));
+    rig.state.extend(rig.now, open, &Bytes::from_static(&[7; 200]), durable(200), without(200), rig.now);
+    assert!(rig.round().is_none());
+    assert_eq!(rig.published(), without(200));
+
+    // A copy's bytes that run ahead are told of when they are durable.
+    rig.state.extend_ahead(rig.now, open, &Bytes::from_static(&[7; 100]), durable(300), rig.now);
+    assert!(rig.round().is_none() && rig.publish(true).is_empty());
+    rig.state.catch_up(rig.now, shard(0), without(300));
+    assert_eq!(rig.published(), without(300));
+
+    // After a restart as well.
+    let sealed = Tail { sealed: true, ..without(300) };
+    rig.state.open(rig.now, shard(0), sealed);
+    assert!(!rig.state.refill(rig.now, open, Position(0), &[Bytes::from_static(&[7; 300])]));
+    assert!(rig.round().is_none());
+    assert_eq!(rig.published(), sealed);
 }

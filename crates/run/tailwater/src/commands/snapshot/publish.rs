@@ -119,6 +119,8 @@ fn create(server: &Server, name: &str) -> anyhow::Result<()> {
         name: snapshots,
         shards: of.config.shards,
         chunk_bytes: None,
+        // Who may not read the updates in a cell may not read the state there.
+        cells: Some(of.config.cells),
         flush: None,
         durability: None,
         timestamps: None,
