@@ -12,8 +12,10 @@ use crate::limits::{QUOTA_TAKERS_MAX, QUOTA_TIDY};
 pub(crate) struct BucketOwner {
     pub bound: QuotaBound,
     pub user: Option<String>,
-    /// What a client calls itself, or an address.
+    /// What a client calls itself.
     pub client: Option<String>,
+    /// Its address, by itself.
+    pub address: Option<String>,
 }
 
 /// Fills at a rate, up to a second's worth; what is below nothing is owed.
@@ -67,12 +69,18 @@ impl QuotaBuckets {
 struct SharedBy {
     by_user: bool,
     by_client: bool,
+    by_address: bool,
     rate: u64,
 }
 
 impl SharedBy {
     fn of(owner: &BucketOwner, rate: u64) -> Self {
-        Self { by_user: owner.user.is_some(), by_client: owner.client.is_some(), rate }
+        Self {
+            by_user: owner.user.is_some(),
+            by_client: owner.client.is_some(),
+            by_address: owner.address.is_some(),
+            rate,
+        }
     }
 }
 
@@ -142,7 +150,12 @@ mod tests {
     use super::*;
 
     fn owner(user: usize) -> BucketOwner {
-        BucketOwner { bound: QuotaBound::RequestRate, user: Some(user.to_string()), client: None }
+        BucketOwner {
+            bound: QuotaBound::RequestRate,
+            user: Some(user.to_string()),
+            client: None,
+            address: None,
+        }
     }
 
     fn at(ms: u64) -> Instant {

@@ -42,7 +42,7 @@ impl QuotaBound {
 
     /// Whether a quota about this can have it.
     pub const fn is_of(self, entity: &QuotaEntity) -> bool {
-        matches!(self, Self::ConnectionCreationRate) == entity.ip.is_some()
+        !matches!(self, Self::ConnectionCreationRate) || entity.ip.is_some()
     }
 
     /// The one with that name.
@@ -127,12 +127,7 @@ impl QuotaEntity {
         let invalid = |why: String| Err(QuotaError::Invalid(why));
         let name = bound.name();
         if !bound.is_of(self) {
-            return invalid(match bound {
-                QuotaBound::ConnectionCreationRate => {
-                    format!("{name} is of an address, and not of a user or a client's id")
-                }
-                _ => format!("{name} is of a user or a client's id, and not of an address"),
-            });
+            return invalid(format!("{name} is of an address, and not of a user or a client's id"));
         }
         match most {
             Some(most) if !(1..=QUOTA_MAX).contains(&most) => {

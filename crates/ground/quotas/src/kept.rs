@@ -10,6 +10,7 @@ use futures::channel::oneshot;
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tailwater_access::Peer;
 use tailwater_env::{Env, Task};
 use tailwater_meta::{Expect, Meta, MetaError, Op, follow_whole};
 use tokio::sync::watch;
@@ -38,6 +39,22 @@ pub struct QuotaTaker<'a> {
     pub user: &'a str,
     /// What the client calls itself; empty if nothing.
     pub client_id: &'a str,
+    /// The address of its host; `None` on a Unix socket.
+    pub address: Option<IpAddr>,
+}
+
+impl<'a> QuotaTaker<'a> {
+    /// The client at the other end of a connection.
+    pub fn of(peer: &'a Peer, client_id: &'a str) -> Self {
+        Self { user: &peer.principal, client_id, address: peer.ip() }
+    }
+}
+
+impl std::fmt::Display for QuotaTaker<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.user)?;
+        self.address.map_or(Ok(()), |address| write!(f, " at {address}"))
+    }
 }
 
 /// What was counted since the start.
@@ -48,6 +65,9 @@ pub struct QuotasRead {
     /// How often something was taken, or wanted, beyond a quota, by what that bounds.
     pub exceeded: Vec<(&'static str, u64)>,
 }
+
+/// What applies to a taker: whose buckets, and how much is in each every second. All of them count.
+type TakerQuotas = [Option<(BucketOwner, u64)>; 2];
 
 /// All quotas, as they are looked at.
 #[derive(Debug, Default)]
@@ -80,9 +100,16 @@ impl QuotaSet {
         set
     }
 
-    /// The quota that says most about a taker, and with whom it is counted: the order is Kafka's.
-    fn of_taker(&self, bound: QuotaBound, taker: QuotaTaker<'_>) -> Option<(BucketOwner, u64)> {
-        let QuotaTaker { user, client_id } = taker;
+    /// The quotas that apply to a taker, and with whom it is counted: that of its address, and what says most about it
+    /// of the others.
+    fn of_taker(&self, bound: QuotaBound, taker: QuotaTaker<'_>) -> TakerQuotas {
+        let of_address = taker.address.filter(|_| !self.by_address.is_empty());
+        [self.of_client(bound, taker), of_address.and_then(|address| self.of_address(bound, address))]
+    }
+
+    /// The quota that says most about a user and a client: the order is Kafka's.
+    fn of_client(&self, bound: QuotaBound, taker: QuotaTaker<'_>) -> Option<(BucketOwner, u64)> {
+        let QuotaTaker { user, client_id, .. } = taker;
         let order = [
             (user, client_id),
             (user, EACH),
@@ -104,17 +131,19 @@ impl QuotaSet {
                 bound,
                 user: (!user.is_empty()).then(|| taker.user.to_owned()),
                 client: (!client.is_empty()).then(|| counted_name(client_id).to_owned()),
+                address: None,
             };
             Some((owner, rate))
         };
         order.into_iter().enumerate().find_map(found)
     }
 
-    fn of_address(&self, address: &str) -> Option<(BucketOwner, u64)> {
-        let bound = QuotaBound::ConnectionCreationRate;
-        let found = self.by_address.get(address).or_else(|| self.by_address.get(EACH));
-        let owner = BucketOwner { bound, user: None, client: Some(address.to_owned()) };
-        Some((owner, *found?.get(&bound)?))
+    /// The quota of an address, or of each one without a quota of its own. One of IPv6 counts as its /64 network.
+    fn of_address(&self, bound: QuotaBound, address: IpAddr) -> Option<(BucketOwner, u64)> {
+        let address = tailwater_access::network(address).to_string();
+        let found = self.by_address.get(&address).or_else(|| self.by_address.get(EACH));
+        let rate = *found?.get(&bound)?;
+        Some((BucketOwner { bound, user: None, client: None, address: Some(address) }, rate))
     }
 }
 
@@ -249,27 +278,35 @@ impl ClientQuotas {
 
     /// What may be taken in a second; nothing if that is not bounded.
     pub fn rate(&self, bound: QuotaBound, taker: QuotaTaker<'_>) -> Option<u64> {
-        Some(self.of_taker(bound, taker)?.1)
+        self.of_taker(bound, taker).into_iter().flatten().map(|(_, rate)| rate).min()
     }
 
-    fn of_taker(&self, bound: QuotaBound, taker: QuotaTaker<'_>) -> Option<(BucketOwner, u64)> {
-        if !self.is_any() {
-            return None;
-        }
+    fn of_taker(&self, bound: QuotaBound, taker: QuotaTaker<'_>) -> TakerQuotas {
         let set = Arc::clone(&self.set.read());
         set.of_taker(bound, taker)
     }
 
     /// How long a taker has to be held until it owes nothing.
     pub fn owed(&self, bound: QuotaBound, taker: QuotaTaker<'_>) -> Duration {
-        let Some((owner, rate)) = self.of_taker(bound, taker) else { return Duration::ZERO };
-        self.buckets.lock().owed(&owner, rate, self.env.now())
+        if !self.is_any() {
+            return Duration::ZERO;
+        }
+        let (quotas, now) = (self.of_taker(bound, taker), self.env.now());
+        let mut buckets = self.buckets.lock();
+        let owed = quotas.iter().flatten().map(|(owner, rate)| buckets.owed(owner, *rate, now));
+        owed.max().unwrap_or_default()
     }
 
     /// Takes so much, whether or not it is there; how long the taker has to be held until it owes nothing.
     pub fn take(&self, bound: QuotaBound, taker: QuotaTaker<'_>, amount: u64) -> Duration {
-        let Some((owner, rate)) = self.of_taker(bound, taker) else { return Duration::ZERO };
-        let owed = self.buckets.lock().take(owner, amount, rate, self.env.now());
+        if !self.is_any() {
+            return Duration::ZERO;
+        }
+        let (quotas, now) = (self.of_taker(bound, taker), self.env.now());
+        let mut buckets = self.buckets.lock();
+        let owed = quotas.into_iter().flatten().map(|(owner, rate)| buckets.take(owner, amount, rate, now));
+        let owed = owed.max().unwrap_or_default();
+        drop(buckets);
         if !owed.is_zero() {
             self.count_exceeded(bound);
         }
@@ -281,7 +318,10 @@ impl ClientQuotas {
     /// # Errors
     /// That it is owed something.
     pub fn admit(&self, bound: QuotaBound, taker: QuotaTaker<'_>, amount: u64) -> Result<(), Duration> {
-        self.admit_owner(self.of_taker(bound, taker), amount)
+        if !self.is_any() {
+            return Ok(());
+        }
+        self.admit_owners(bound, self.of_taker(bound, taker), amount)
     }
 
     /// Lets an address make a connection; else how long until it may. An address of IPv6 counts as its /64 network.
@@ -292,17 +332,20 @@ impl ClientQuotas {
         if !self.is_any() {
             return Ok(());
         }
+        let bound = QuotaBound::ConnectionCreationRate;
         let set = Arc::clone(&self.set.read());
-        self.admit_owner(set.of_address(&tailwater_access::network(from).to_string()), 1)
+        self.admit_owners(bound, [set.of_address(bound, from), None], 1)
     }
 
-    fn admit_owner(&self, found: Option<(BucketOwner, u64)>, amount: u64) -> Result<(), Duration> {
-        let Some((owner, rate)) = found else { return Ok(()) };
-        let (bound, now) = (owner.bound, self.env.now());
+    fn admit_owners(&self, bound: QuotaBound, quotas: TakerQuotas, amount: u64) -> Result<(), Duration> {
+        let now = self.env.now();
         let mut buckets = self.buckets.lock();
-        let owed = buckets.owed(&owner, rate, now);
+        let owed = quotas.iter().flatten().map(|(owner, rate)| buckets.owed(owner, *rate, now));
+        let owed = owed.max().unwrap_or_default();
         if owed.is_zero() {
-            buckets.take(owner, amount, rate, now);
+            for (owner, rate) in quotas.into_iter().flatten() {
+                buckets.take(owner, amount, rate, now);
+            }
             return Ok(());
         }
         drop(buckets);
@@ -462,11 +505,11 @@ mod tests {
             (None, app, false, true),
             (None, Some(EACH), false, true),
         ];
-        let taker = QuotaTaker { user: "alice", client_id: "app" };
+        let taker = QuotaTaker { user: "alice", client_id: "app", address: None };
         for first in 0..order.len() {
             let there: Vec<_> =
                 (first..order.len()).map(|at| (order[at].0, order[at].1, at as u64)).collect();
-            let (owner, rate) = set(&there).of_taker(QuotaBound::RequestRate, taker).expect("a quota");
+            let (owner, rate) = set(&there).of_client(QuotaBound::RequestRate, taker).expect("a quota");
             let (_, _, by_user, by_client) = order[first];
             assert_eq!(
                 (rate, owner.user.is_some(), owner.client.is_some()),
@@ -474,10 +517,11 @@ mod tests {
             );
         }
         let none = set(&[(Some("bob"), None, 1), (None, Some("other"), 1)]);
-        assert_eq!(none.of_taker(QuotaBound::RequestRate, taker), None);
+        assert_eq!(none.of_client(QuotaBound::RequestRate, taker), None);
         // Who calls itself nothing is one of all others.
         let taker = QuotaTaker { client_id: "", ..taker };
-        let found = set(&[(alice, None, 1), (alice, Some(EACH), 2)]).of_taker(QuotaBound::RequestRate, taker);
+        let found =
+            set(&[(alice, None, 1), (alice, Some(EACH), 2)]).of_client(QuotaBound::RequestRate, taker);
         assert_eq!(found.expect("a quota").1, 2);
     }
 }

@@ -10,7 +10,7 @@ use tailwater_journal::Journal;
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaBounds, QuotaEntity, QuotaError, QuotaTaker};
 
-const ALICE: QuotaTaker<'_> = QuotaTaker { user: "alice", client_id: "app" };
+const ALICE: QuotaTaker<'_> = QuotaTaker { user: "alice", client_id: "app", address: None };
 
 /// The metadata, as a node that starts finds it.
 fn meta(dir: &tempfile::TempDir) -> (Journal, Arc<dyn Meta>) {
@@ -79,6 +79,35 @@ async fn addresses_make_so_many_connections_and_those_of_a_network_of_ipv6_share
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_an_address_takes_counts_for_all_its_users_together_and_beside_what_each_of_them_takes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_journal, kept) = meta(&dir);
+    let quotas = ClientQuotas::open(&Env::real(), kept).await.expect("readable");
+    let bound = QuotaBound::ConsumerByteRate;
+    quotas.alter(address("*"), bounded(bound, 1_000)).await.expect("kept");
+    quotas.alter(user("alice"), bounded(bound, 10)).await.expect("kept");
+    let at = |address: &str| Some(address.parse::<IpAddr>().expect("an address"));
+    let bob = QuotaTaker { user: "bob", client_id: "", address: at("10.0.0.5") };
+    assert_eq!(quotas.rate(bound, bob), Some(1_000));
+    assert_eq!(quotas.rate(bound, QuotaTaker { address: at("10.0.0.5"), ..ALICE }), Some(10), "the least");
+
+    assert_eq!(quotas.take(bound, bob, 1_000), Duration::ZERO);
+    let owed = quotas.take(bound, QuotaTaker { user: "carol", ..bob }, 50_000);
+    assert!(owed > Duration::from_secs(40), "{owed:?}");
+    assert!(quotas.owed(bound, bob) > Duration::from_secs(40), "one address");
+    assert!(quotas.admit(bound, bob, 1).is_err());
+    let elsewhere = QuotaTaker { address: at("10.0.0.6"), ..bob };
+    assert_eq!(quotas.owed(bound, elsewhere), Duration::ZERO);
+    assert_eq!(quotas.owed(bound, QuotaTaker { address: None, ..bob }), Duration::ZERO, "it has no address");
+
+    // Who owes as a user owes wherever it is, and its address owes nothing more for it.
+    let alice = QuotaTaker { address: at("10.0.0.7"), ..ALICE };
+    assert!(quotas.take(bound, alice, 500) > Duration::from_secs(40));
+    assert_eq!(quotas.owed(bound, QuotaTaker { user: "dave", ..alice }), Duration::ZERO);
+    assert_eq!(quotas.stats().exceeded[1], ("consumer_byte_rate", 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_can_be_no_quota_is_refused_with_what_is_wrong() {
     let dir = tempfile::tempdir().expect("a directory");
     let (_journal, kept) = meta(&dir);
@@ -89,7 +118,6 @@ async fn what_can_be_no_quota_is_refused_with_what_is_wrong() {
         (QuotaEntity::default(), bounded(bytes, 1), "about a user"),
         (both, bounded(bytes, 1), "about an address, or"),
         (address("host.example"), bounded(connections, 1), "an address is"),
-        (address("10.0.0.5"), bounded(bytes, 1), "not of an address"),
         (user("alice"), bounded(connections, 1), "is of an address"),
         (user(""), bounded(bytes, 1), "1 to 1024 bytes"),
         (user("alice"), bounded(bytes, 0), "from 1 to"),

@@ -58,6 +58,10 @@ pub const OUTPUT_BYTES_HARD_MAX: usize = 64 << 20;
 /// The largest output buffer that an engine keeps for the next turn, in bytes.
 pub const OUTPUT_BYTES_KEPT: usize = 2 * BATCH_BYTES_MAX;
 
+/// How long a connection is held for what it has read, before the service is asked again whether it still owes
+/// something: so soon whoever is forgiven is heard.
+pub const READS_HELD_MAX: Duration = Duration::from_secs(1);
+
 /// A record of TLS with all that is around it, in bytes: what a connection in TLS may have received and can't decrypt
 /// yet.
 pub const RECORD_BYTES_MAX: usize = (16 << 10) + 256;

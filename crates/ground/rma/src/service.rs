@@ -1,6 +1,7 @@
 //! What an application provides to be served.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -52,6 +53,14 @@ pub trait Service: Send + Sync + 'static {
 
     /// Scans a bucket; `None` where the service has no buckets or `op` is out of their range.
     fn scar(&self, op: &ScarOp) -> Option<ScarHit>;
+
+    /// How long a peer is held until it owes nothing, now that it was sent so many bytes of the regions, frames
+    /// included. Nothing more of it is read for so long, and it is asked again with 0 bytes. What a peer reads by
+    /// itself, because it has mapped the regions or has their keys, is not told here.
+    fn owed_for_reads(&self, peer: &Peer, bytes: usize) -> Duration {
+        let _ = (peer, bytes);
+        Duration::ZERO
+    }
 
     /// Whether a CALL of this method with this payload, which is a client's and may be anything, is work of some
     /// microseconds without waiting. The engine then does it itself, which spares two threads waking each other; as

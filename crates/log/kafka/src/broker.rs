@@ -401,7 +401,7 @@ impl Broker {
         if !self.quotas.is_any() || peer.is_stranger() {
             return;
         }
-        let taker = QuotaTaker { user: &peer.who().principal, client_id };
+        let taker = QuotaTaker::of(peer.who(), client_id);
         self.quotas.take(QuotaBound::RequestRate, taker, 1);
         if *api == Api::Produce {
             self.quotas.take(QuotaBound::ProducerByteRate, taker, bytes);
@@ -413,7 +413,7 @@ impl Broker {
         if !self.quotas.is_any() || peer.is_stranger() {
             return Duration::ZERO;
         }
-        let taker = QuotaTaker { user: &peer.who().principal, client_id };
+        let taker = QuotaTaker::of(peer.who(), client_id);
         let bytes = match api {
             Some(Api::Produce) => Some(QuotaBound::ProducerByteRate),
             Some(Api::Fetch) => Some(QuotaBound::ConsumerByteRate),

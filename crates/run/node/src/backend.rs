@@ -5,7 +5,7 @@ mod readers;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -18,6 +18,7 @@ use tailwater_cache::protocol::{
 };
 use tailwater_cache::{Backend, BackendConfig, Backends, EvictionPolicy, RefillConfig};
 use tailwater_env::{Env, Task};
+use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaTaker};
 use tailwater_rma::{
     Address, Backing, DoorbellStats, LoginDemand, LoginDialogue, Peer, Refusal, Region, Reply, ScarHit,
     ScarOp, Server, ServerConfig, Service, ServiceAdmission,
@@ -70,6 +71,9 @@ impl CellKind {
     }
 }
 
+/// Quotas that are known once the metadata can be read, which may be after the cells are there.
+pub type LateQuotas = Arc<OnceLock<Arc<ClientQuotas>>>;
+
 /// How to run a backend.
 #[derive(Clone, Debug)]
 pub struct BackendOptions {
@@ -92,6 +96,8 @@ pub struct BackendOptions {
     /// Who may log in over TCP, and who has to; nobody can where that is none. Processes of this host are known by
     /// their users of the system.
     pub logins: Option<Arc<CallLogins>>,
+    /// What its readers' bytes count against, once it is known.
+    pub quotas: LateQuotas,
     /// The provider of libfabric's that clients there can read by, if any.
     pub ofi: Option<String>,
     /// Where clients on this host connect.
@@ -156,6 +162,7 @@ impl ServedBackend {
             backend: Arc::clone(&backend),
             authorizer,
             logins: options.logins.clone(),
+            quotas: Arc::clone(&options.quotas),
             readers: MappedReaders::new(rights.may_come()),
         });
         let server = Server::take_over(env, config, Arc::clone(&guarded) as _)
@@ -252,6 +259,7 @@ struct Guarded {
     backend: Arc<Backend>,
     authorizer: Arc<dyn Authorizer>,
     logins: Option<Arc<CallLogins>>,
+    quotas: LateQuotas,
     readers: MappedReaders,
 }
 
@@ -313,6 +321,15 @@ impl Service for Guarded {
 
     fn scar(&self, op: &ScarOp) -> Option<ScarHit> {
         self.backend.scar(op)
+    }
+
+    fn owed_for_reads(&self, peer: &Peer, bytes: usize) -> Duration {
+        let Some(quotas) = self.quotas.get().filter(|quotas| quotas.is_any()) else { return Duration::ZERO };
+        let (bound, taker) = (QuotaBound::ConsumerByteRate, QuotaTaker::of(peer, ""));
+        match bytes {
+            0 => quotas.owed(bound, taker),
+            _ => quotas.take(bound, taker, bytes as u64),
+        }
     }
 
     fn is_short(&self, method: u16, payload: &Bytes) -> bool {

@@ -26,7 +26,7 @@ use tailwater_rma::Address;
 use tailwater_tls::{Acceptor, Dialer};
 
 use crate::api::{CellPlaceView, CellSpareView, CellView, ResizeCell};
-use crate::backend::{BackendOptions, CellKind, ServedBackend};
+use crate::backend::{BackendOptions, CellKind, LateQuotas, ServedBackend};
 use crate::cells::near::ToOwn;
 use crate::cells::owned::CellWanted;
 use crate::cells::resized::ChangeDriver;
@@ -66,15 +66,28 @@ pub enum CellError {
 pub struct CellDoors {
     authorizer: Arc<dyn Authorizer>,
     logins: Arc<CallLogins>,
+    quotas: LateQuotas,
     tls: Acceptor,
     dialer: Dialer,
 }
 
 impl CellDoors {
-    /// As the node's other doors for clients of its log.
-    pub(crate) fn of(gate: &FrontGate, logins: &Arc<CallLogins>, config: &Config) -> Self {
-        let (authorizer, logins) = (Arc::clone(&gate.authorizer), Arc::clone(logins));
-        Self { authorizer, logins, tls: gate.data_acceptor(config.listen.tls), dialer: gate.dialer.clone() }
+    /// As the node's other doors for clients of its log. `quotas` are those of its readers, once they are known.
+    pub(crate) fn of(
+        gate: &FrontGate,
+        logins: &Arc<CallLogins>,
+        quotas: &LateQuotas,
+        config: &Config,
+    ) -> Self {
+        let (authorizer, logins, quotas) =
+            (Arc::clone(&gate.authorizer), Arc::clone(logins), Arc::clone(quotas));
+        Self {
+            authorizer,
+            logins,
+            quotas,
+            tls: gate.data_acceptor(config.listen.tls),
+            dialer: gate.dialer.clone(),
+        }
     }
 }
 
@@ -346,6 +359,7 @@ fn options_of(
         tcp: Some(SocketAddr::new(near.ip(), 0)),
         tls: doors.tls.clone(),
         logins: Some(Arc::clone(&doors.logins)),
+        quotas: Arc::clone(&doors.quotas),
         ofi: section.ofi.clone(),
         unix: Some(unix),
         connections_max: config.listen.connections_max,

@@ -1,5 +1,5 @@
 //! Quotas of those who make CALLs: what a CALL takes is taken before it is carried out, and its answer is kept back
-//! until its user owes nothing.
+//! until its user and its address owe nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl HeldCalls {
         let bounds = [Some(QuotaBound::RequestRate), bound];
         let owed = bounds.into_iter().flatten().map(|bound| self.quotas.owed(bound, taker)).max();
         if let Some(owed) = owed.filter(|owed| *owed > HELD_MAX) {
-            let why = format!("{} has used up its quota, and owes {} s of it", taker.user, owed.as_secs());
+            let why = format!("{taker} has used up its quota, and owes {} s of it", owed.as_secs());
             return Err(CallRefusal::new(CallErrorCode::Overloaded, why));
         }
         self.quotas.take(QuotaBound::RequestRate, taker, 1);
@@ -81,6 +81,10 @@ impl Service for HeldCalls {
         self.service.scar(op)
     }
 
+    fn owed_for_reads(&self, peer: &Peer, bytes: usize) -> Duration {
+        self.service.owed_for_reads(peer, bytes)
+    }
+
     fn is_short(&self, method: u16, payload: &Bytes) -> bool {
         self.service.is_short(method, payload)
     }
@@ -90,8 +94,7 @@ impl Service for HeldCalls {
         if !self.quotas.is_any() || Method::from_number(method) == Some(Method::Hello) {
             return self.service.call(peer, method, payload, reply);
         }
-        let user = Arc::clone(&peer.principal);
-        let taker = QuotaTaker { user: &user, client_id: "" };
+        let taker = QuotaTaker::of(peer, "");
         let bound = match self.take(taker, method, payload.len() as u64) {
             Ok(bound) => bound,
             // What comes behind a refused append must not be before it.
@@ -101,9 +104,9 @@ impl Service for HeldCalls {
             }
             Err(refused) => return reply.send(Err(refusal(refused))),
         };
-        let (env, quotas, principal) = (self.env.clone(), Arc::clone(&self.quotas), Arc::clone(&user));
+        let (env, quotas, owing) = (self.env.clone(), Arc::clone(&self.quotas), peer.clone());
         let held = Reply::new(move |answer| {
-            let taker = QuotaTaker { user: &principal, client_id: "" };
+            let taker = QuotaTaker::of(&owing, "");
             if let (Some(QuotaBound::ConsumerByteRate), Ok(bytes)) = (bound, &answer) {
                 quotas.take(QuotaBound::ConsumerByteRate, taker, bytes.len() as u64);
             }

@@ -69,7 +69,7 @@ use tailwater_tail::window::WindowStats;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::backend::CellKind;
+use crate::backend::{CellKind, LateQuotas};
 use crate::bridge::Bridges;
 use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
@@ -233,7 +233,8 @@ impl Node {
         progress.begin("cells", 0);
         let meters = Arc::new(Meters::default());
         let logins = CallLogins::new(&env, config.listen.login, Arc::clone(&meters));
-        let doors = CellDoors::of(&gate, &logins, &config);
+        let late_quotas = LateQuotas::default();
+        let doors = CellDoors::of(&gate, &logins, &late_quotas, &config);
         let mut recovery = queues::Recovery::begin(&env, &config)?;
         let metadata = turn.as_ref().map(Turn::shared);
         let (log, node_cells) =
@@ -248,6 +249,8 @@ impl Node {
         let (administered, tokens) = who_may_come_in(&env, &config, &log, &rules).await?;
         let Administered { users, quotas, .. } = administered.clone();
         logins.begin_with(&users);
+        // Nobody was set before.
+        let _ = late_quotas.set(Arc::clone(&quotas));
         let stream = config.access.audit_stream.as_deref();
         let audit_stream = stream.and_then(|name| audit_stream::follow(&env, &rules, &log, name, &id));
         let kafka = start_kafka(&env, &config, kafka, &log, (&id, administered), &gate).await?;

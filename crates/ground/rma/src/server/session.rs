@@ -7,6 +7,8 @@
 //!   exceed that by one batch at most; CALL answers end the connection at [`OUTPUT_BYTES_HARD_MAX`];
 //! - parked WATCHes and CALLs under way: counted.
 //!
+//! A peer that owes for what it has read is held: nothing more of it is taken up until it owes nothing.
+//!
 //! It is over, with a reason for the log, when its peer sends what is no frame, does not say HELLO in time, stops
 //! in the middle of a frame, or does not take its answers.
 
@@ -24,7 +26,7 @@ use crate::frame::{
 };
 use crate::limits::{
     BATCH_BYTES_MAX, CALLS_PER_CONNECTION_MAX, LOGIN_BYTES_MAX, LOGIN_METHOD, OUTPUT_BYTES_HARD_MAX,
-    OUTPUT_BYTES_KEPT, READ_BYTES_MAX, WATCHES_PER_CONNECTION_MAX,
+    OUTPUT_BYTES_KEPT, READ_BYTES_MAX, READS_HELD_MAX, WATCHES_PER_CONNECTION_MAX,
 };
 use crate::region::Region;
 use crate::server::limits::SessionLimits;
@@ -150,6 +152,8 @@ pub(crate) struct Session {
     /// When the peer last began to keep us waiting for the rest of a frame.
     half_frame_since: Option<Instant>,
     last_request: Instant,
+    /// It owes for what it has read, and is asked again then.
+    held_until: Option<Instant>,
 }
 
 /// Everything but the decoder, which frames are borrowed from while this is changed.
@@ -167,6 +171,8 @@ struct PeerState {
     has_keys: bool,
     watches: Vec<Parked>,
     calls: usize,
+    /// Bytes of answers to reads that the service was not told of yet.
+    read_bytes: usize,
 }
 
 impl Session {
@@ -186,9 +192,11 @@ impl Session {
                 has_keys: false,
                 watches: Vec::new(),
                 calls: 0,
+                read_bytes: 0,
             },
             half_frame_since: None,
             last_request: now,
+            held_until: None,
         }
     }
 
@@ -198,8 +206,15 @@ impl Session {
         self.answer(world)
     }
 
-    /// Takes up requests that wait for room in the output. To be called after bytes were sent.
+    /// Takes up requests that wait for room in the output, or because the peer is held. To be called after bytes were
+    /// sent, and at the next deadline.
     pub(crate) fn answer(&mut self, world: &mut World<'_>) -> Result<(), SessionEnded> {
+        if self.held_until.is_some_and(|until| until <= world.now) {
+            // It may have been forgiven meanwhile, or owe what others of its kind have read.
+            self.hold(0, world);
+            // It was not silent: nobody listened.
+            self.last_request = world.now;
+        }
         while self.wants_input() {
             if self.peer.table.is_none() {
                 self.check_length()?;
@@ -215,6 +230,10 @@ impl Session {
             self.last_request = world.now;
             let request = Request::parse(&header, body)?;
             self.peer.answer(header.request, request, world)?;
+            let read = std::mem::take(&mut self.peer.read_bytes);
+            if read > 0 {
+                self.hold(read, world);
+            }
         }
         if !self.wants_input() || self.decoder.held() == 0 {
             self.half_frame_since = None;
@@ -222,6 +241,12 @@ impl Session {
             self.half_frame_since = Some(world.now);
         }
         Ok(())
+    }
+
+    /// Holds the peer for as long as it owes something, after it was sent so many bytes of the regions.
+    fn hold(&mut self, read: usize, world: &World<'_>) {
+        let owed = world.service.owed_for_reads(world.peer, read).min(READS_HELD_MAX);
+        self.held_until = (!owed.is_zero()).then(|| world.now + owed);
     }
 
     /// A stranger has nothing to say that is long.
@@ -272,9 +297,9 @@ impl Session {
         true
     }
 
-    /// Whether the peer may send more; if not, it first has to take what it is due.
+    /// Whether the peer may send more; if not, it is held, or first has to take what it is due.
     pub(crate) fn wants_input(&self) -> bool {
-        self.peer.output.pending() < self.limits.output_bytes_max
+        self.held_until.is_none() && self.peer.output.pending() < self.limits.output_bytes_max
     }
 
     /// What to send next.
@@ -415,7 +440,7 @@ impl Session {
         let half_frame = self.half_frame_since.map(|since| since + limits.frame_deadline);
         let idle = self.idle_limit().map(|limit| self.last_request + limit);
         let watches = self.peer.watches.iter().map(|watch| watch.deadline);
-        [hello, drain, half_frame, idle].into_iter().flatten().chain(watches).min()
+        [hello, drain, half_frame, idle, self.held_until].into_iter().flatten().chain(watches).min()
     }
 
     /// Bytes of memory held for the peer.
@@ -447,9 +472,16 @@ impl PeerState {
         };
         match request {
             Request::Hello { .. } => Err(SessionEnded::HelloAgain),
-            Request::Read(ops) => read(&mut self.output, id, &ops, table),
+            Request::Read(ops) => {
+                let before = self.output.pending();
+                read(&mut self.output, id, &ops, table)?;
+                self.read_bytes += self.output.pending() - before;
+                Ok(())
+            }
             Request::Scar(ops) => {
+                let before = self.output.pending();
                 scar(&mut self.output, id, &ops, table, world.service);
+                self.read_bytes += self.output.pending() - before;
                 Ok(())
             }
             Request::Watch { last_seen, deadline } => {

@@ -130,7 +130,7 @@ async fn answer(
             *context.peer.next_fetch.lock() = now + broker.pace.answered(now, found.bytes);
             broker.stats.fetched(found.hot_bytes as u64, (found.bytes - found.hot_bytes) as u64);
             let records = FetchKept { bytes: found.bytes, memory: found.memory };
-            let taker = QuotaTaker { user: &context.peer.who().principal, client_id: &context.client_id };
+            let taker = QuotaTaker::of(context.peer.who(), &context.client_id);
             broker.quotas.take(QuotaBound::ConsumerByteRate, taker, found.bytes as u64);
             let throttle_time_ms = broker.throttle_time_ms(context);
             return (FetchResponse { throttle_time_ms, ..respond(topics, found) }, records, permit);
@@ -203,7 +203,7 @@ fn take_apart(broker: &Arc<Broker>, context: &Context, request: FetchRequest) ->
         (answer, asked)
     });
     let topics = topics.filter(|(_, asked)| !asked.is_empty()).collect();
-    let taker = QuotaTaker { user: &context.peer.who().principal, client_id: &context.client_id };
+    let taker = QuotaTaker::of(context.peer.who(), &context.client_id);
     let rate = broker.quotas.rate(QuotaBound::ConsumerByteRate, taker);
     // Whoever has a quota is given a second's worth at once, and then held for as long: not much at once and then
     // nothing for long.

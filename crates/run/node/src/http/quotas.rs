@@ -69,11 +69,11 @@ pub(super) async fn bounded(State(shared): State<Arc<NodeShared>>, request: Requ
     let is_probe = matches!(request.uri().path(), "/healthz" | "/livez" | "/readyz");
     let sender = request.extensions().get::<ConnectionSender>().filter(|_| !is_probe);
     let Some(sender) = sender else { return next.run(request).await };
-    let taker = QuotaTaker { user: &sender.peer.principal, client_id: "" };
+    let taker = QuotaTaker::of(&sender.peer, "");
     match shared.quotas.admit(QuotaBound::RequestRate, taker, 1) {
         Ok(()) => next.run(request).await,
         Err(owed) => {
-            let why = format!("{} has used up its quota: request_rate", taker.user);
+            let why = format!("{taker} has used up its quota: request_rate");
             let refused = AdminRefusal(StatusCode::TOO_MANY_REQUESTS, "throttled", why);
             let mut answer = refused.into_response();
             let seconds = HeaderValue::from(owed.as_secs().saturating_add(1));

@@ -15,7 +15,7 @@ use tailwater_cache::limits::SEED_DEADLINE;
 use tailwater_cache::{BackendPlace, Backends, Cell, CellConfig, Configuration, LookupWay, Version};
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
-use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
+use tailwater_node::backend::{BackendOptions, CellKind, LateQuotas, ServedBackend};
 use tailwater_node::signal::StopSignals;
 use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, thread_count};
 use tailwater_rma::Address;
@@ -400,6 +400,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         tcp,
         tls: Acceptor::plain(),
         logins: None,
+        quotas: LateQuotas::default(),
         ofi,
         unix,
         connections_max: defaults.listen.connections_max,

@@ -4,6 +4,9 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use tailwater_client::{Client, ClientConfig, ConsumerConfig, Start, Transport};
+use tailwater_env::Env;
+
 use crate::support::kafka::{java, need, program};
 use crate::support::{Node, Process, told, wait_for};
 
@@ -136,6 +139,31 @@ fn commands_and_appends_by_calls_keep_to_quotas_too() {
 }
 
 #[test]
+fn what_the_cells_send_to_a_one_sided_reader_over_tcp_counts_and_it_gets_all_of_it_later() {
+    let (_dir, node) = Node::with_stream(&["s"]);
+    node.run(&["quota", "set", "--user", "*", "--consumer-byte-rate", "100000"]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let config = ClientConfig { transport: Transport::Tcp, ..ClientConfig::default() };
+        let client = Client::connect_with(Env::real(), &node.data, config).await.expect("connected");
+        let config = ConsumerConfig { start: Start::Beginning, ..ConsumerConfig::default() };
+        let mut consumer = client.consumer("s", config).await.expect("a consumer");
+        let mut written = 0;
+        // The lengths are of a cell as well, and take of the quota.
+        while client.reader_stats().cell_bytes < 100_000 {
+            node.produce("s", &vec!["x".repeat(999); 50]);
+            written += 50;
+            let mut read = 0;
+            while read < 50 {
+                read += consumer.next().await.expect("readable").expect("records").records().count();
+            }
+        }
+        assert!(written >= 100, "{written} records are no 100 kB");
+    });
+    assert!(exceeded(&node, "consumer_byte_rate") >= 1.0);
+}
+
+#[test]
 fn who_owes_requests_connects_again_and_each_of_its_calls_is_answered_also_one_that_is_refused() {
     let (_dir, mut node) = Node::start_anew();
     node.run(&["stream", "create", "s"]);
@@ -152,7 +180,7 @@ fn who_owes_requests_connects_again_and_each_of_its_calls_is_answered_also_one_t
 }
 
 #[test]
-fn an_address_makes_no_more_connections_than_its_quota_says() {
+fn an_address_makes_no_more_connections_and_requests_than_its_quota_says() {
     let (_dir, node) = Node::start_anew();
     node.run(&["quota", "set", "--address", "127.0.0.1", "--connection-creation-rate", "1"]);
     let mut open = Vec::new();
@@ -161,6 +189,15 @@ fn an_address_makes_no_more_connections_than_its_quota_says() {
         (exceeded(&node, "connection_creation_rate") >= 1.0).then_some(())
     });
     node.run(&["quota", "rm", "--address", "127.0.0.1"]);
+    node.run(&["quota", "set", "--address", "*", "--request-rate", "1"]);
+    let error = wait_for("a request too many", || {
+        let listed = node.output(&["stream", "ls"], b"");
+        (!listed.status.success()).then(|| String::from_utf8_lossy(&listed.stderr).into_owned())
+    });
+    assert!(error.contains("anonymous at 127.0.0.1 has used up its quota: request_rate"), "{error}");
+    wait_for("its turn", || {
+        node.output(&["quota", "rm", "--address", "*"], b"").status.success().then_some(())
+    });
     need("kcat");
     let (ok, _, err) = told(Command::new("kcat").args(["-b", &node.kafka, "-m", "60", "-L"]), "");
     assert!(ok, "{err}");

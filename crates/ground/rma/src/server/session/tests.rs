@@ -1,13 +1,15 @@
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::*;
 use crate::connection::{ReadOp, RegionId};
 use crate::limits::CALL_BYTES_MAX;
 use crate::region::{Backing, Region};
 use crate::service::{LoginDemand, Reply, ScarHit};
 
-/// Has a region, and may want a login.
-struct Nothing(Arc<Region>, Option<LoginDemand>);
+/// Has a region, may want a login, and says of whoever reads that it owes this.
+struct Nothing(Arc<Region>, Option<LoginDemand>, Mutex<(Duration, Vec<usize>)>);
 
 impl Service for Nothing {
     fn login_demand(&self, _peer: &Peer) -> Option<LoginDemand> {
@@ -22,6 +24,12 @@ impl Service for Nothing {
         // Key hash 7 stands for an index entry that points out of the region.
         let offset = if op.key_hash == 7 { u64::MAX - 3 } else { 0 };
         Some(ScarHit { bucket: (0, 0, 64), data: Some((0, offset, 100)) })
+    }
+
+    fn owed_for_reads(&self, _peer: &Peer, bytes: usize) -> Duration {
+        let (owed, told) = &mut *self.2.lock();
+        told.push(bytes);
+        *owed
     }
 
     fn call(&self, _peer: &Peer, _method: u16, _payload: Bytes, _reply: Reply) {}
@@ -61,7 +69,7 @@ impl Test {
         let region = Region::create("test", 1 << 20, 0, Backing::Private).expect("there is memory");
         Self {
             session: Session::new(limits(), Instant::default()),
-            service: Nothing(Arc::new(region), None),
+            service: Nothing(Arc::new(region), None, Mutex::default()),
             doorbell: 5,
             fabric: None,
             now: Instant::default(),
@@ -233,6 +241,41 @@ fn requests_wait_while_answers_are_not_taken() {
     }
     assert_eq!(ids, (0..100).collect::<Vec<_>>());
     assert!(test.session.wants_input());
+}
+
+#[test]
+fn who_owes_for_what_it_read_is_answered_and_then_held_until_it_owes_nothing() {
+    let mut test = Test::greeted();
+    let op = test.op(1_000);
+    test.service.2.lock().0 = 2 * SECOND;
+    for id in 0..3 {
+        test.send(|out| frame::encode_read(out, id, &[op])).expect("it is well-formed");
+    }
+    assert_eq!(test.take_all().len(), 1, "the first was answered before it was known");
+    assert!(!test.session.wants_input());
+    assert_eq!(test.session.next_deadline(), Some(test.now + SECOND), "asked again");
+    for _ in 0..20 {
+        test.pass(SECOND).expect("it is not idle: nobody listened");
+        test.step(|session, world| session.answer(world)).expect("well-formed");
+        assert!(test.take_all().is_empty() && !test.session.wants_input());
+    }
+    test.service.2.lock().0 = Duration::ZERO;
+    test.pass(SECOND).expect("alive");
+    test.step(|session, world| session.answer(world)).expect("well-formed");
+    assert_eq!(test.take_all().len(), 2);
+    assert!(test.session.wants_input());
+    let told = std::mem::take(&mut test.service.2.lock().1);
+    let (asked, read): (Vec<usize>, Vec<usize>) = told.into_iter().partition(|bytes| *bytes == 0);
+    assert_eq!(asked.len(), 21);
+    assert!(read.len() == 3 && read.iter().all(|bytes| (1_000..1_100).contains(bytes)), "{read:?}");
+
+    test.send(|out| frame::encode_scar(out, 4, &[ScarOp { bucket: 0, key_hash: 0, apart: 0 }]))
+        .expect("well-formed");
+    assert_eq!(test.take_all().len(), 1);
+    let told = std::mem::take(&mut test.service.2.lock().1);
+    assert!(matches!(told[..], [bytes] if bytes > 164), "{told:?}");
+    test.send(|out| encode_call(out, 5, 1, b"x")).expect("well-formed");
+    assert!(test.service.2.lock().1.is_empty(), "no read");
 }
 
 #[test]
