@@ -9,6 +9,7 @@ mod changes;
 mod places;
 mod secret;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -31,7 +32,8 @@ pub struct Peer {
     /// that it has shown, as in `CN=alice,O=Example`; on a Unix socket the user of its process, as in `uid:1000`;
     /// [`ANONYMOUS`] where nobody authenticated.
     pub principal: Arc<str>,
-    /// What that certificate calls it besides: `DNS:host`, `IP:10.0.0.5`, `URI:spiffe://example/alice`.
+    /// What that certificate calls it besides: `DNS:host`, `IP:10.0.0.5`, `URI:spiffe://example/alice`. On a Unix
+    /// socket the groups of its process, as in `gid:100`, each once and in order.
     pub names: Arc<[String]>,
 }
 
@@ -44,6 +46,13 @@ impl Peer {
     /// One that was authenticated as `principal`, by no certificate.
     pub fn of(address: String, principal: &str) -> Self {
         Self { address, principal: principal.into(), names: Arc::default() }
+    }
+
+    /// A process of this host, by its user and its groups of the system.
+    pub fn of_process(address: String, uid: u32, gid: u32, others: &[u32]) -> Self {
+        let groups: BTreeSet<u32> = others.iter().copied().chain([gid]).collect();
+        let names = groups.into_iter().map(|gid| format!("gid:{gid}")).collect();
+        Self { names, ..Self::of(address, &Self::principal_of_uid(uid)) }
     }
 
     /// The address of its host; `None` on a Unix socket. It is written as `ADDRESS:PORT`, and with `tcp:` before it.

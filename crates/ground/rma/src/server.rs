@@ -21,6 +21,8 @@ mod engine;
 mod epoll;
 #[cfg(not(feature = "ofi"))]
 mod fabric;
+#[allow(unsafe_code)]
+mod groups;
 mod limits;
 pub(crate) mod listen;
 mod login;

@@ -13,6 +13,7 @@ use rustix::net::{
 use tailwater_access::Peer;
 use tailwater_tls::Channel;
 
+use super::groups::groups_of;
 use crate::socket::tune_tcp;
 
 /// Connections that the kernel completes before we accept them.
@@ -90,7 +91,8 @@ impl Listener {
             Self::Unix { at, .. } => {
                 let process = sockopt::socket_peercred(&socket)?;
                 let address = format!("unix:pid {}", process.pid.as_raw_nonzero());
-                let peer = Peer::of(address, &Peer::principal_of_uid(process.uid.as_raw()));
+                let others = groups_of(socket.as_fd())?;
+                let peer = Peer::of_process(address, process.uid.as_raw(), process.gid.as_raw(), &others);
                 Ok(accepted(socket, peer, at, true))
             }
         }

@@ -10,13 +10,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tailwater_access::{PRINCIPAL_OF_UID, Peer};
 
-/// Users of the system that may have the regions of one backend mapped.
+/// A user of the system, with the groups that one of its processes was in.
+type ReaderNames = (Arc<str>, Arc<[String]>);
+
+/// Users of the system that may have the regions of one backend mapped. One counts for each set of groups that its
+/// processes were in.
 const READERS_MAX: usize = 1024;
 
 /// Users of the system that were given a backend's regions, and may read it as far as is known.
 #[derive(Debug)]
 pub(super) struct MappedReaders {
-    readers: Mutex<BTreeMap<Arc<str>, Peer>>,
+    readers: Mutex<BTreeMap<ReaderNames, Peer>>,
     /// Whether anybody's right can be taken: nobody is noted otherwise.
     may_lose_rights: bool,
     is_bound_told: AtomicBool,
@@ -34,7 +38,8 @@ impl MappedReaders {
             return true;
         }
         let mut readers = self.readers.lock();
-        if readers.len() >= READERS_MAX && !readers.contains_key(&peer.principal) {
+        let names = names_of(peer);
+        if readers.len() >= READERS_MAX && !readers.contains_key(&names) {
             if !self.is_bound_told.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     "{READERS_MAX} users of the system have mapped a cell's memory, and no others may: start the node \
@@ -43,7 +48,7 @@ impl MappedReaders {
             }
             return false;
         }
-        readers.entry(Arc::clone(&peer.principal)).or_insert_with(|| peer.clone());
+        readers.entry(names).or_insert_with(|| peer.clone());
         true
     }
 
@@ -53,8 +58,12 @@ impl MappedReaders {
         let readers: Vec<_> = self.readers.lock().values().cloned().collect();
         let refused: Vec<_> = readers.into_iter().filter(|reader| !may_read(reader)).collect();
         let mut readers = self.readers.lock();
-        refused.iter().filter(|reader| readers.remove(&reader.principal).is_some()).count() > 0
+        refused.iter().filter(|reader| readers.remove(&names_of(reader)).is_some()).count() > 0
     }
+}
+
+fn names_of(peer: &Peer) -> ReaderNames {
+    (Arc::clone(&peer.principal), Arc::clone(&peer.names))
 }
 
 #[cfg(test)]
@@ -75,6 +84,16 @@ mod tests {
         assert!(readers.forget_unless(|reader| *reader.principal != *first));
         assert!(!readers.forget_unless(|reader| *reader.principal != *first), "it is forgotten");
         assert!(readers.forget_unless(|_| false), "the other one is not");
+    }
+
+    #[test]
+    fn a_user_whose_group_lost_the_right_is_told_of_also_if_another_group_of_another_process_has_it() {
+        let readers = MappedReaders::new(true);
+        let of = |gid| Peer::of_process("1".to_owned(), 1, gid, &[]);
+        assert!(readers.note(&of(100)) && readers.note(&of(200)));
+        let may_read = |reader: &Peer| reader.names.iter().any(|name| name == "gid:100");
+        assert!(readers.forget_unless(may_read));
+        assert!(!readers.forget_unless(may_read), "the other one may read");
     }
 
     #[test]

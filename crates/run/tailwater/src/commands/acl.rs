@@ -16,7 +16,7 @@ pub enum Command {
     #[command(group = ArgGroup::new("operations").args(["allow", "deny"]).required(true))]
     Add {
         /// The rule's user: a user's name, the subject of a certificate (CN=alice,O=Example), an account of SQS, a user
-        /// of the system on a Unix socket (uid:1000), or * for everybody.
+        /// of the system on a Unix socket (uid:1000) or a group of it (gid:100), or * for everybody.
         #[arg(long, value_name = "NAME")]
         user: String,
         /// Allowed operations: read, write, create, delete, alter, describe, cluster_action, describe_configs,

@@ -1,4 +1,4 @@
-//! Rights to read a cell that are taken from a process which has mapped it.
+//! Rights to read a cell that are taken from a process which has mapped it, and streams that no cell gets.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -21,10 +21,14 @@ fn memory_of(process: u32) -> Vec<File> {
     paths.filter(|path| is_memory(path)).map(|path| File::open(path).expect("root may")).collect()
 }
 
-fn is_empty(file: &File) -> bool {
+fn bytes_of(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(file.metadata().expect("a file").len()).expect("it fits")];
     file.read_exact_at(&mut bytes, 0).expect("read");
-    bytes.iter().all(|byte| *byte == 0)
+    bytes
+}
+
+fn is_empty(file: &File) -> bool {
+    bytes_of(file).iter().all(|byte| *byte == 0)
 }
 
 fn let_all(path: &Path) {
@@ -68,8 +72,9 @@ fn what_a_process_without_rights_has_mapped_is_emptied_and_another_one_reads_on(
     }
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(&dir);
-    for cell in ["data", "metadata"] {
-        node.run(&["acl", "add", "--user", &format!("uid:{NOBODY}"), "--allow", "read", "--cell", cell]);
+    let names = [("data", format!("uid:{NOBODY}")), ("metadata", format!("gid:{NOBODY}"))];
+    for (cell, name) in &names {
+        node.run(&["acl", "add", "--user", name, "--allow", "read", "--cell", cell]);
     }
     let follow = ["consume", "s", "--from", "start"];
     let mut theirs = Follower::of(node.command(&follow).uid(NOBODY).gid(NOBODY));
@@ -92,7 +97,9 @@ fn what_a_process_without_rights_has_mapped_is_emptied_and_another_one_reads_on(
     assert_eq!(kept.len(), 4, "an index and the data of two cells");
     assert!(!kept.iter().any(is_empty));
 
-    node.run(&["acl", "rm", "--user", &format!("uid:{NOBODY}")]);
+    for (_, name) in &names {
+        node.run(&["acl", "rm", "--user", name]);
+    }
     wait_for("what was mapped to be emptied", || {
         let line = send();
         assert_eq!(ours.next(), line);
@@ -108,4 +115,43 @@ fn what_a_process_without_rights_has_mapped_is_emptied_and_another_one_reads_on(
         (now.len() == 4 && !now.iter().any(is_empty)).then_some(())
     });
     wait_for("a line about it", || node.process.log().contains("moved a cell's memory").then_some(()));
+}
+
+/// Whether the memory of a node's cells has these bytes.
+fn cells_hold(node: &Node, wanted: &str) -> bool {
+    memory_of(node.process.id()).iter().any(|file| String::from_utf8_lossy(&bytes_of(file)).contains(wanted))
+}
+
+#[test]
+fn a_stream_without_cells_is_read_while_it_is_written_and_after_a_restart_and_no_cell_ever_has_its_records() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let capacity = [
+        ("TAILWATER_DATA_CELL__CAPACITY_BYTES", "33554432"),
+        ("TAILWATER_METADATA_CELL__CAPACITY_BYTES", "16777216"),
+    ];
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &capacity);
+    let follow =
+        |node: &Node, stream| Follower::of(&mut node.command(&["consume", stream, "--from", "start"]));
+    node.run(&["stream", "create", "shown"]);
+    node.run(&["stream", "create", "hidden", "--cells", "false"]);
+    let followers = ["shown", "hidden"].map(|stream| follow(&node, stream));
+    for round in 0..3 {
+        for (stream, follower) in ["shown", "hidden"].iter().zip(&followers) {
+            let line = format!("{stream} record {round} of a long and plain text");
+            assert!(node.output(&["produce", stream], format!("{line}\n").as_bytes()).status.success());
+            assert_eq!(follower.next(), line);
+        }
+    }
+    wait_for("the cell to have what it gets", || cells_hold(&node, "shown record 2").then_some(()));
+    assert!(!cells_hold(&node, "hidden record"));
+
+    assert!(node.process.stop());
+    drop(followers);
+    node.restart();
+    let again = follow(&node, "hidden");
+    for round in 0..3 {
+        assert_eq!(again.next(), format!("hidden record {round} of a long and plain text"));
+    }
+    wait_for("the cell to have again what it gets", || cells_hold(&node, "shown record 2").then_some(()));
+    assert!(!cells_hold(&node, "hidden record"));
 }

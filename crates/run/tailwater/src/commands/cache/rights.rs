@@ -6,8 +6,8 @@ use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Resource};
 #[derive(Debug, Default, clap::Args)]
 pub struct BackendRights {
     /// Let this client read, and no client that is not named: the subject of a certificate (CN=orders), one of its
-    /// alternative names (DNS:host), a user of the system on --unix (uid:1000), or anonymous. The user that runs the
-    /// backend may do everything. You may give it several times.
+    /// alternative names (DNS:host), a user or a group of the system on --unix (uid:1000, gid:100), or anonymous. The
+    /// user that runs the backend may do everything. You may give it several times.
     #[arg(long, value_name = "NAME")]
     reader: Vec<String>,
     /// Let this client do everything, and no client that is not named. Name the nodes that write to the cell, and its
