@@ -34,8 +34,8 @@ pub(super) fn batch_of(env: &Env, identities: &[u64], mut length: impl FnMut() -
     builder
 }
 
-/// Takes in what a reader fetched, from where that is; how many records it was. `also` checks the offset and the term of
-/// each.
+/// Takes in what a reader fetched, from where that is; how many records it was. `also` checks the offset and the term
+/// of each.
 pub(super) fn take_in(
     checker: &mut ShardChecker,
     reader: u64,
