@@ -7,7 +7,7 @@ use tailwater_cache::protocol::{METHOD_MUTATE, encode_mutate};
 use tailwater_cache::{Version, layout};
 use tailwater_memcached::MemcachedConfig;
 
-use common::{Client, ID, in_runtime, world};
+use common::{Client, ID, in_world};
 
 /// Each line of requests, with what is answered.
 async fn holds(client: &mut Client, told: &[(&str, &str)]) {
@@ -23,9 +23,7 @@ async fn holds(client: &mut Client, told: &[(&str, &str)]) {
 
 #[test]
 fn text_commands_are_answered_as_memcached_answers_them() {
-    in_runtime(|env| async move {
-        let world = world(&env, MemcachedConfig::default()).await;
-        let mut client = Client::connect(&world).await;
+    in_world(MemcachedConfig::default(), async |_world, mut client| {
         holds(
             &mut client,
             &[
@@ -62,9 +60,7 @@ fn text_commands_are_answered_as_memcached_answers_them() {
 
 #[test]
 fn a_cas_unique_is_good_once_and_for_the_value_that_it_came_with() {
-    in_runtime(|env| async move {
-        let world = world(&env, MemcachedConfig::default()).await;
-        let mut client = Client::connect(&world).await;
+    in_world(MemcachedConfig::default(), async |_world, mut client| {
         holds(&mut client, &[("set a 0 0 1\nx\n", "STORED\n")]).await;
         let got = client.says(b"gets a\r\n").await;
         let unique = got.lines().next().and_then(|line| line.split(' ').nth(4)).expect("a unique").to_owned();
@@ -87,9 +83,7 @@ fn a_cas_unique_is_good_once_and_for_the_value_that_it_came_with() {
 
 #[test]
 fn meta_commands_are_answered_as_memcached_answers_them() {
-    in_runtime(|env| async move {
-        let world = world(&env, MemcachedConfig::default()).await;
-        let mut client = Client::connect(&world).await;
+    in_world(MemcachedConfig::default(), async |_world, mut client| {
         holds(
             &mut client,
             &[
@@ -152,9 +146,7 @@ fn meta_commands_are_answered_as_memcached_answers_them() {
 
 #[test]
 fn statistics_tell_of_the_cell_and_of_the_listener() {
-    in_runtime(|env| async move {
-        let world = world(&env, MemcachedConfig::default()).await;
-        let mut client = Client::connect(&world).await;
+    in_world(MemcachedConfig::default(), async |_world, mut client| {
         holds(&mut client, &[("set a 0 0 3\nabc\nget a b\n", "STORED\nVALUE a 0 3\nabc\nEND\n")]).await;
         let stats = client.says(b"stats\r\n").await;
         for line in [
@@ -179,10 +171,8 @@ fn statistics_tell_of_the_cell_and_of_the_listener() {
 
 #[test]
 fn values_of_every_length_come_back_whole_and_longer_ones_are_refused() {
-    in_runtime(|env| async move {
-        let config = MemcachedConfig { values_bytes_max: 4 << 20, ..MemcachedConfig::default() };
-        let world = world(&env, config).await;
-        let mut client = Client::connect(&world).await;
+    let config = MemcachedConfig { values_bytes_max: 4 << 20, ..MemcachedConfig::default() };
+    in_world(config, async |_world, mut client| {
         for len in [0, 1, 4_095, 4_096, 16_385, 65_536, 1 << 20] {
             let value: String = (0..len).map(|at| char::from(b'a' + (at % 26) as u8)).collect();
             let set = format!("set k 1 0 {len}\r\n{value}\r\nget k\r\n");
@@ -200,10 +190,8 @@ fn values_of_every_length_come_back_whole_and_longer_ones_are_refused() {
 
 #[test]
 fn what_is_not_allowed_is_refused_and_garbage_ends_its_own_connection_only() {
-    in_runtime(|env| async move {
-        let config = MemcachedConfig { connections_max: 2, ..MemcachedConfig::default() };
-        let world = world(&env, config).await;
-        let mut client = Client::connect(&world).await;
+    let config = MemcachedConfig { connections_max: 2, ..MemcachedConfig::default() };
+    in_world(config, async |world, mut client| {
         *world.denies.0.lock().expect("no panic") = &["flush_all"];
         holds(
             &mut client,
@@ -223,9 +211,7 @@ fn what_is_not_allowed_is_refused_and_garbage_ends_its_own_connection_only() {
 
 #[test]
 fn who_may_do_nothing_is_refused_by_every_command_and_nothing_is_done() {
-    in_runtime(|env| async move {
-        let world = world(&env, MemcachedConfig::default()).await;
-        let mut client = Client::connect(&world).await;
+    in_world(MemcachedConfig::default(), async |world, mut client| {
         holds(&mut client, &[("set a 0 0 1\n7\n", "STORED\n")]).await;
         *world.denies.0.lock().expect("no panic") = &["get", "set", "delete", "flush_all", "stats"];
         let commands = [
@@ -275,8 +261,7 @@ fn who_may_do_nothing_is_refused_by_every_command_and_nothing_is_done() {
 
 #[test]
 fn replicas_that_do_not_agree_are_made_to_by_who_gets_the_key() {
-    in_runtime(|env| async move {
-        let world = world(&env, MemcachedConfig::default()).await;
+    in_world(MemcachedConfig::default(), async |world, mut client| {
         for (backend, value) in world.backends.iter().zip([b"1", b"2", b"3"]) {
             let version = Version { timestamp_us: u64::from(value[0]), client_id: 9, sequence: 0 };
             let item = layout::encode_item(b"k", version, Some(value));
@@ -286,7 +271,6 @@ fn replicas_that_do_not_agree_are_made_to_by_who_gets_the_key() {
         let key = Bytes::from_static(b"k");
         let before = world.cell.get_consistent(std::slice::from_ref(&key)).await;
         assert!(matches!(before[..], [tailwater_cache::Lookup::Failed(_)]), "{before:?}");
-        let mut client = Client::connect(&world).await;
         let first = client.says(b"get k\r\n").await;
         assert!(
             ["2", "3"].iter().any(|value| first == format!("VALUE k 0 1\r\n{value}\r\nEND\r\n")),
@@ -298,9 +282,7 @@ fn replicas_that_do_not_agree_are_made_to_by_who_gets_the_key() {
 
 #[test]
 fn increments_over_many_connections_are_all_counted() {
-    in_runtime(|env| async move {
-        let world = world(&env, MemcachedConfig::default()).await;
-        let mut first = Client::connect(&world).await;
+    in_world(MemcachedConfig::default(), async |world, mut first| {
         holds(&mut first, &[("set n 0 0 1\n0\n", "STORED\n")]).await;
         let mut clients = Vec::new();
         for _ in 0..8 {

@@ -31,7 +31,7 @@ use crate::config::KafkaConfig;
 use crate::errors::{ErrorCode, RefusedRequest};
 use crate::groups::consumer::Limits;
 use crate::groups::coordinator::{GROUP_ID_BYTES_MAX, check_name};
-use crate::topic_config::{self, TopicConfigKind};
+use crate::topic_config::{self, TopicConfigKind, not_negative, put};
 
 /// Where all of it is.
 const CONFIGS: &str = "kafka/config/";
@@ -82,62 +82,40 @@ pub(crate) struct RuntimeKey {
     set: Set,
 }
 
+const fn settable(name: &'static str, kind: TopicConfigKind, set: Set) -> RuntimeKey {
+    RuntimeKey { name, kind, set }
+}
+
 /// The names that can be set of a broker.
 pub(crate) const BROKER_KEYS: &[RuntimeKey] = &[
-    RuntimeKey {
-        name: "auto.create.topics.enable",
-        kind: TopicConfigKind::Boolean,
-        set: |config, text| {
-            config.auto_create_topics = text.parse().map_err(|_| "true or false".to_owned())?;
-            Ok(())
-        },
-    },
-    RuntimeKey {
-        name: "connections.max.idle.ms",
-        kind: TopicConfigKind::Long,
-        set: |config, text| {
-            config.idle_ms = topic_config::unsigned(text)?;
-            Ok(())
-        },
-    },
-    RuntimeKey {
-        name: "fetch.max.bytes",
-        kind: TopicConfigKind::Int,
-        set: |config, text| {
-            let bytes: i32 = topic_config::number(text)?;
-            config.fetch_bytes_max = usize::try_from(bytes).map_err(|_| "it is negative".to_owned())?;
-            Ok(())
-        },
-    },
-    RuntimeKey { name: "group.consumer.heartbeat.interval.ms", kind: TopicConfigKind::Int, set: heartbeat },
-    RuntimeKey { name: "group.consumer.session.timeout.ms", kind: TopicConfigKind::Int, set: session },
-    RuntimeKey {
-        name: "num.partitions",
-        kind: TopicConfigKind::Int,
-        set: |config, text| {
-            let partitions: i32 = topic_config::number(text)?;
-            config.default_partitions = u32::try_from(partitions).map_err(|_| "it is negative".to_owned())?;
-            Ok(())
-        },
-    },
+    settable("auto.create.topics.enable", TopicConfigKind::Boolean, |config, text| {
+        put(&mut config.auto_create_topics, text.parse().map_err(|_| "true or false".to_owned()))
+    }),
+    settable("connections.max.idle.ms", TopicConfigKind::Long, |config, text| {
+        put(&mut config.idle_ms, not_negative::<i64, _>(text))
+    }),
+    settable("fetch.max.bytes", TopicConfigKind::Int, |config, text| {
+        put(&mut config.fetch_bytes_max, not_negative::<i32, _>(text))
+    }),
+    settable("group.consumer.heartbeat.interval.ms", TopicConfigKind::Int, heartbeat),
+    settable("group.consumer.session.timeout.ms", TopicConfigKind::Int, session),
+    settable("num.partitions", TopicConfigKind::Int, |config, text| {
+        put(&mut config.default_partitions, not_negative::<i32, _>(text))
+    }),
 ];
 
 /// The names that can be set of a group.
 pub(crate) const GROUP_KEYS: &[RuntimeKey] = &[
-    RuntimeKey { name: "consumer.heartbeat.interval.ms", kind: TopicConfigKind::Int, set: heartbeat },
-    RuntimeKey { name: "consumer.session.timeout.ms", kind: TopicConfigKind::Int, set: session },
+    settable("consumer.heartbeat.interval.ms", TopicConfigKind::Int, heartbeat),
+    settable("consumer.session.timeout.ms", TopicConfigKind::Int, session),
 ];
 
 fn heartbeat(config: &mut KafkaConfig, text: &str) -> Result<(), String> {
-    let ms: i32 = topic_config::number(text)?;
-    config.groups.consumer_heartbeat_ms = u64::try_from(ms).map_err(|_| "it is negative".to_owned())?;
-    Ok(())
+    put(&mut config.groups.consumer_heartbeat_ms, not_negative::<i32, _>(text))
 }
 
 fn session(config: &mut KafkaConfig, text: &str) -> Result<(), String> {
-    let ms: i32 = topic_config::number(text)?;
-    config.groups.consumer_session_timeout_ms = u64::try_from(ms).map_err(|_| "it is negative".to_owned())?;
-    Ok(())
+    put(&mut config.groups.consumer_session_timeout_ms, not_negative::<i32, _>(text))
 }
 
 impl RuntimeKey {

@@ -11,6 +11,8 @@ use tailwater_log::{FlushPolicy, StreamConfig, StreamDurability, Timestamps};
 
 use crate::errors::{ErrorCode, RefusedRequest};
 
+use TopicConfigKind as Kind;
+
 /// What kind of values there are, as DescribeConfigs tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // named as in Kafka
@@ -29,6 +31,8 @@ type Wrong = String;
 type Get = fn(&StreamConfig, u64) -> String;
 /// Puts one in.
 type Set = fn(&mut StreamConfig, &str) -> Result<(), Wrong>;
+/// What the documentation of a name with one value says, and why it has no other.
+type FixedReason = (&'static str, &'static str);
 
 /// How a name is meant here.
 #[derive(Clone, Copy)]
@@ -47,6 +51,32 @@ pub(crate) struct TopicConfigKey {
     pub synonym: &'static str,
     pub documentation: &'static str,
     meaning: Meaning,
+}
+
+/// A name, what kind of values it has, and what Kafka calls it in a broker's configuration.
+const fn named(name: &'static str, kind: Kind, synonym: &'static str) -> TopicConfigName {
+    TopicConfigName { name, kind, synonym }
+}
+
+struct TopicConfigName {
+    name: &'static str,
+    kind: Kind,
+    synonym: &'static str,
+}
+
+impl TopicConfigName {
+    const fn fixed(self, value: &'static str, (documentation, why): FixedReason) -> TopicConfigKey {
+        self.means(documentation, Meaning::Fixed(value, why))
+    }
+
+    const fn mapped(self, documentation: &'static str, get: Get, set: Set) -> TopicConfigKey {
+        self.means(documentation, Meaning::Mapped(get, set))
+    }
+
+    const fn means(self, documentation: &'static str, meaning: Meaning) -> TopicConfigKey {
+        let Self { name, kind, synonym } = self;
+        TopicConfigKey { name, kind, synonym, documentation, meaning }
+    }
 }
 
 impl TopicConfigKey {
@@ -96,7 +126,7 @@ impl TopicConfigKey {
 }
 
 /// A number of that type.
-pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Result<T, Wrong> {
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, Wrong> {
     text.parse().map_err(|_| format!("not a number of type {}", kind_of::<T>()))
 }
 
@@ -116,383 +146,195 @@ fn shown(limit: Option<u64>, none: i64) -> String {
     limit.map_or(none, |limit| i64::try_from(limit).unwrap_or(i64::MAX)).to_string()
 }
 
-/// A number of type LONG that is not negative.
-pub(crate) fn unsigned(text: &str) -> Result<u64, Wrong> {
-    u64::try_from(number::<i64>(text)?).map_err(|_| "it is negative".to_owned())
+/// A number of the type `Given`, INT or LONG, that is not negative.
+pub(crate) fn not_negative<Given: std::str::FromStr, T: TryFrom<Given>>(text: &str) -> Result<T, Wrong> {
+    T::try_from(number::<Given>(text)?).map_err(|_| "it is negative".to_owned())
+}
+
+/// Sets a field, if there is a value for it.
+pub(crate) fn put<T>(field: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
+    *field = value?;
+    Ok(())
 }
 
 const NEVER: i64 = i64::MAX;
-const NO_COMPACTION: &str = "topics are not compacted here";
-const ONE_LEVEL: &str = "the node compresses at one level";
-const NO_REPLICATION: &str = "a partition has one replica";
+const NO_COMPACTION: FixedReason = ("Of compaction.", "topics are not compacted here");
+const ONE_LEVEL: FixedReason = ("Of batches that the node compresses.", "the node compresses at one level");
+const NO_REPLICATION: FixedReason = ("A partition has one replica.", "a partition has one replica");
+const COLD_STAYS: &str = "What is in cold storage stays readable when remote.storage.enable is false.";
+const OWN_INDEXES: FixedReason = ("Indexes are the store's own.", "indexes are the store's own");
 
 /// All names, in their order.
 pub(crate) const KEYS: &[TopicConfigKey] = &[
-    TopicConfigKey {
-        name: "cleanup.policy",
-        kind: TopicConfigKind::List,
-        synonym: "log.cleanup.policy",
-        documentation: "Old segments are deleted; a topic is never compacted.",
-        meaning: Meaning::Fixed("delete", NO_COMPACTION),
-    },
-    TopicConfigKey {
-        name: "compression.gzip.level",
-        kind: TopicConfigKind::Int,
-        synonym: "compression.gzip.level",
-        documentation: "Of batches that the node compresses.",
-        meaning: Meaning::Fixed("-1", ONE_LEVEL),
-    },
-    TopicConfigKey {
-        name: "compression.lz4.level",
-        kind: TopicConfigKind::Int,
-        synonym: "compression.lz4.level",
-        documentation: "Of batches that the node compresses.",
-        meaning: Meaning::Fixed("9", ONE_LEVEL),
-    },
-    TopicConfigKey {
-        name: "compression.type",
-        kind: TopicConfigKind::String,
-        synonym: "compression.type",
-        documentation: "producer: batches stay as their producer compressed them. uncompressed, gzip, snappy, lz4 or \
-                        zstd: those that are not compressed so are compressed anew.",
-        meaning: Meaning::Mapped(
-            |config, _| match config.compression {
-                None => "producer".to_owned(),
-                Some(Codec::None) => "uncompressed".to_owned(),
-                Some(codec) => codec.name().to_owned(),
-            },
-            |config, text| {
-                config.compression = match text {
-                    "producer" => None,
-                    "uncompressed" => Some(Codec::None),
-                    name => match name.parse() {
-                        Ok(codec) if codec != Codec::None => Some(codec),
-                        _ => return Err("producer, uncompressed, gzip, snappy, lz4 or zstd".to_owned()),
-                    },
-                };
-                Ok(())
-            },
+    named("cleanup.policy", Kind::List, "log.cleanup.policy")
+        .fixed("delete", ("Old segments are deleted; a topic is never compacted.", NO_COMPACTION.1)),
+    named("compression.gzip.level", Kind::Int, "compression.gzip.level").fixed("-1", ONE_LEVEL),
+    named("compression.lz4.level", Kind::Int, "compression.lz4.level").fixed("9", ONE_LEVEL),
+    named("compression.type", Kind::String, "compression.type").mapped(
+        "producer: batches stay as their producer compressed them. uncompressed, gzip, snappy, lz4 \
+         or zstd: those that are not compressed so are compressed anew.",
+        |config, _| match config.compression {
+            None => "producer".to_owned(),
+            Some(Codec::None) => "uncompressed".to_owned(),
+            Some(codec) => codec.name().to_owned(),
+        },
+        |config, text| {
+            config.compression = match text {
+                "producer" => None,
+                "uncompressed" => Some(Codec::None),
+                name => match name.parse() {
+                    Ok(codec) if codec != Codec::None => Some(codec),
+                    _ => return Err("producer, uncompressed, gzip, snappy, lz4 or zstd".to_owned()),
+                },
+            };
+            Ok(())
+        },
+    ),
+    named("compression.zstd.level", Kind::Int, "compression.zstd.level").fixed("3", ONE_LEVEL),
+    named("delete.retention.ms", Kind::Long, "log.cleaner.delete.retention.ms")
+        .fixed("86400000", NO_COMPACTION),
+    named("file.delete.delay.ms", Kind::Long, "log.segment.delete.delay.ms").fixed(
+        "60000",
+        ("Files go when nobody reads them any more.", "files go when nobody reads them any more"),
+    ),
+    named("flush.messages", Kind::Long, "log.flush.interval.messages").mapped(
+        "1: records are acknowledged when they are on the disk. 9223372036854775807: when they are \
+         written; the disk gets them within the journal's sync interval. Fixed when a topic is \
+         created.",
+        |config, _| match config.durability {
+            StreamDurability::Fsync => "1".to_owned(),
+            StreamDurability::Interval => NEVER.to_string(),
+        },
+        |config, text| {
+            config.durability = match number::<i64>(text)? {
+                1 => StreamDurability::Fsync,
+                NEVER => StreamDurability::Interval,
+                _ => return Err(format!("1 (synced before it is acknowledged) or {NEVER} (synced later)")),
+            };
+            Ok(())
+        },
+    ),
+    named("flush.ms", Kind::Long, "log.flush.interval.ms").mapped(
+        "Records are gathered for so long before they are written and acknowledged; \
+         9223372036854775807: not at all.",
+        |config, _| match config.flush {
+            FlushPolicy::Immediate => NEVER.to_string(),
+            FlushPolicy::EveryMs(ms) => ms.to_string(),
+        },
+        |config, text| {
+            config.flush = match not_negative::<i64, u64>(text)? {
+                0 => FlushPolicy::Immediate,
+                ms if ms == NEVER.unsigned_abs() => FlushPolicy::Immediate,
+                ms => FlushPolicy::EveryMs(ms),
+            };
+            Ok(())
+        },
+    ),
+    named("follower.replication.throttled.replicas", Kind::List, "").fixed("", NO_REPLICATION),
+    named("index.interval.bytes", Kind::Int, "log.index.interval.bytes").fixed("4096", OWN_INDEXES),
+    named("leader.replication.throttled.replicas", Kind::List, "").fixed("", NO_REPLICATION),
+    named("local.retention.bytes", Kind::Long, "log.local.retention.bytes").mapped(
+        "The oldest segments that cold storage has leave the node while the others have so many \
+         bytes; -2: as retention.bytes.",
+        |config, _| shown(config.cold_after_bytes, -2),
+        |config, text| put(&mut config.cold_after_bytes, limit(text, -2)),
+    ),
+    named("local.retention.ms", Kind::Long, "log.local.retention.ms").mapped(
+        "A segment that cold storage has leaves the node so long after it was completed; -2: as \
+         retention.ms.",
+        |config, _| shown(config.cold_after_ms, -2),
+        |config, text| put(&mut config.cold_after_ms, limit(text, -2)),
+    ),
+    named("max.compaction.lag.ms", Kind::Long, "log.cleaner.max.compaction.lag.ms")
+        .fixed("9223372036854775807", NO_COMPACTION),
+    named("max.message.bytes", Kind::Int, "message.max.bytes").mapped(
+        "Bytes of a record batch.",
+        |config, _| config.append_bytes_max.to_string(),
+        |config, text| put(&mut config.append_bytes_max, not_negative::<i32, _>(text)),
+    ),
+    named("message.timestamp.after.max.ms", Kind::Long, "log.message.timestamp.after.max.ms").mapped(
+        "How far a record's timestamp may be ahead of the node's clock.",
+        |config, after_max_ms| shown(Some(config.timestamp_after_max_ms.unwrap_or(after_max_ms)), NEVER),
+        |config, text| put(&mut config.timestamp_after_max_ms, not_negative::<i64, _>(text).map(Some)),
+    ),
+    named("message.timestamp.before.max.ms", Kind::Long, "log.message.timestamp.before.max.ms").mapped(
+        "How far a record's timestamp may be behind the node's clock.",
+        |config, _| shown(config.timestamp_before_max_ms, NEVER),
+        |config, text| put(&mut config.timestamp_before_max_ms, limit(text, NEVER)),
+    ),
+    named("message.timestamp.type", Kind::String, "log.message.timestamp.type").mapped(
+        "CreateTime: a record has its producer's time. LogAppendTime: that of its append.",
+        |config, _| match config.timestamps {
+            Timestamps::Create => "CreateTime".to_owned(),
+            Timestamps::Append => "LogAppendTime".to_owned(),
+        },
+        |config, text| {
+            config.timestamps = match text {
+                "CreateTime" => Timestamps::Create,
+                "LogAppendTime" => Timestamps::Append,
+                _ => return Err("CreateTime or LogAppendTime".to_owned()),
+            };
+            Ok(())
+        },
+    ),
+    named("min.cleanable.dirty.ratio", Kind::Double, "log.cleaner.min.cleanable.ratio")
+        .fixed("0.5", NO_COMPACTION),
+    named("min.compaction.lag.ms", Kind::Long, "log.cleaner.min.compaction.lag.ms").fixed("0", NO_COMPACTION),
+    named("min.insync.replicas", Kind::Int, "min.insync.replicas").mapped(
+        "Copies that are durable before an append is acknowledged, and a majority of them at least. \
+         On a node's own disk there is one.",
+        |config, _| config.ack_quorum.unwrap_or(1).to_string(),
+        |config, text| put(&mut config.ack_quorum, number(text).map(Some)),
+    ),
+    named("preallocate", Kind::Boolean, "log.preallocate")
+        .fixed("false", ("Files are the store's own.", "files are the store's own")),
+    named("remote.log.copy.disable", Kind::Boolean, "")
+        .fixed("false", (COLD_STAYS, "set remote.storage.enable to false, which ends copying")),
+    named("remote.log.delete.on.disable", Kind::Boolean, "")
+        .fixed("false", (COLD_STAYS, "copies go by retention")),
+    named("remote.storage.enable", Kind::Boolean, "remote.log.storage.system.enable").mapped(
+        "Whether completed segments are copied to cold storage.",
+        |config, _| config.cold.to_string(),
+        |config, text| {
+            put(&mut config.cold, text.to_ascii_lowercase().parse().map_err(|_| "true or false".to_owned()))
+        },
+    ),
+    named("retention.bytes", Kind::Long, "log.retention.bytes").mapped(
+        "The oldest segments of a partition go while the others hold so many bytes; -1: none.",
+        |config, _| shown(config.retention_bytes, -1),
+        |config, text| put(&mut config.retention_bytes, limit(text, -1)),
+    ),
+    named("retention.ms", Kind::Long, "log.retention.ms").mapped(
+        "A segment goes so long after it was completed; -1: never.",
+        |config, _| shown(config.retention_ms, -1),
+        |config, text| put(&mut config.retention_ms, limit(text, -1)),
+    ),
+    named("segment.bytes", Kind::Int, "log.segment.bytes").mapped(
+        "A segment that would grow beyond it is completed.",
+        // A stream's own limit is not one of 31 bits.
+        |config, _| config.segment_bytes.min(i32::MAX as u64).to_string(),
+        |config, text| put(&mut config.segment_bytes, not_negative::<i32, _>(text)),
+    ),
+    named("segment.index.bytes", Kind::Int, "log.index.size.max.bytes").fixed("10485760", OWN_INDEXES),
+    named("segment.jitter.ms", Kind::Long, "log.roll.jitter.ms").fixed(
+        "0",
+        (
+            "Segments are completed when their time has come.",
+            "segments are completed when their time has come",
         ),
-    },
-    TopicConfigKey {
-        name: "compression.zstd.level",
-        kind: TopicConfigKind::Int,
-        synonym: "compression.zstd.level",
-        documentation: "Of batches that the node compresses.",
-        meaning: Meaning::Fixed("3", ONE_LEVEL),
-    },
-    TopicConfigKey {
-        name: "delete.retention.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.cleaner.delete.retention.ms",
-        documentation: "Of compaction.",
-        meaning: Meaning::Fixed("86400000", NO_COMPACTION),
-    },
-    TopicConfigKey {
-        name: "file.delete.delay.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.segment.delete.delay.ms",
-        documentation: "Files go when nobody reads them any more.",
-        meaning: Meaning::Fixed("60000", "files go when nobody reads them any more"),
-    },
-    TopicConfigKey {
-        name: "flush.messages",
-        kind: TopicConfigKind::Long,
-        synonym: "log.flush.interval.messages",
-        documentation: "1: records are acknowledged when they are on the disk. 9223372036854775807: when they are \
-                        written; the disk gets them within the journal's sync interval. Fixed when a topic is created.",
-        meaning: Meaning::Mapped(
-            |config, _| match config.durability {
-                StreamDurability::Fsync => "1".to_owned(),
-                StreamDurability::Interval => NEVER.to_string(),
-            },
-            |config, text| {
-                config.durability = match number::<i64>(text)? {
-                    1 => StreamDurability::Fsync,
-                    NEVER => StreamDurability::Interval,
-                    _ => {
-                        return Err(format!(
-                            "1 (synced before it is acknowledged) or {NEVER} (synced later)"
-                        ));
-                    }
-                };
-                Ok(())
-            },
+    ),
+    named("segment.ms", Kind::Long, "log.roll.ms").mapped(
+        "A segment older than this is completed.",
+        |config, _| config.segment_ms.to_string(),
+        |config, text| put(&mut config.segment_ms, not_negative::<i64, _>(text)),
+    ),
+    named("unclean.leader.election.enable", Kind::Boolean, "unclean.leader.election.enable").fixed(
+        "false",
+        (
+            "A partition's records are never given up for its availability.",
+            "records are never given up for availability",
         ),
-    },
-    TopicConfigKey {
-        name: "flush.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.flush.interval.ms",
-        documentation: "Records are gathered for so long before they are written and acknowledged; \
-                        9223372036854775807: not at all.",
-        meaning: Meaning::Mapped(
-            |config, _| match config.flush {
-                FlushPolicy::Immediate => NEVER.to_string(),
-                FlushPolicy::EveryMs(ms) => ms.to_string(),
-            },
-            |config, text| {
-                config.flush = match unsigned(text)? {
-                    0 => FlushPolicy::Immediate,
-                    ms if ms == NEVER.unsigned_abs() => FlushPolicy::Immediate,
-                    ms => FlushPolicy::EveryMs(ms),
-                };
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "follower.replication.throttled.replicas",
-        kind: TopicConfigKind::List,
-        synonym: "",
-        documentation: "A partition has one replica.",
-        meaning: Meaning::Fixed("", NO_REPLICATION),
-    },
-    TopicConfigKey {
-        name: "index.interval.bytes",
-        kind: TopicConfigKind::Int,
-        synonym: "log.index.interval.bytes",
-        documentation: "Indexes are the store's own.",
-        meaning: Meaning::Fixed("4096", "indexes are the store's own"),
-    },
-    TopicConfigKey {
-        name: "leader.replication.throttled.replicas",
-        kind: TopicConfigKind::List,
-        synonym: "",
-        documentation: "A partition has one replica.",
-        meaning: Meaning::Fixed("", NO_REPLICATION),
-    },
-    TopicConfigKey {
-        name: "local.retention.bytes",
-        kind: TopicConfigKind::Long,
-        synonym: "log.local.retention.bytes",
-        documentation: "The oldest segments that cold storage has leave the node while the others have so many bytes; -2: as \
-                        retention.bytes.",
-        meaning: Meaning::Mapped(
-            |config, _| shown(config.cold_after_bytes, -2),
-            |config, text| {
-                config.cold_after_bytes = limit(text, -2)?;
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "local.retention.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.local.retention.ms",
-        documentation: "A segment that cold storage has leaves the node so long after it was completed; -2: as retention.ms.",
-        meaning: Meaning::Mapped(
-            |config, _| shown(config.cold_after_ms, -2),
-            |config, text| {
-                config.cold_after_ms = limit(text, -2)?;
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "max.compaction.lag.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.cleaner.max.compaction.lag.ms",
-        documentation: "Of compaction.",
-        meaning: Meaning::Fixed("9223372036854775807", NO_COMPACTION),
-    },
-    TopicConfigKey {
-        name: "max.message.bytes",
-        kind: TopicConfigKind::Int,
-        synonym: "message.max.bytes",
-        documentation: "Bytes of a record batch.",
-        meaning: Meaning::Mapped(
-            |config, _| config.append_bytes_max.to_string(),
-            |config, text| {
-                let bytes = number::<i32>(text)?;
-                config.append_bytes_max = u32::try_from(bytes).map_err(|_| "it is negative".to_owned())?;
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "message.timestamp.after.max.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.message.timestamp.after.max.ms",
-        documentation: "How far a record's timestamp may be ahead of the node's clock.",
-        meaning: Meaning::Mapped(
-            |config, after_max_ms| shown(Some(config.timestamp_after_max_ms.unwrap_or(after_max_ms)), NEVER),
-            |config, text| {
-                config.timestamp_after_max_ms = Some(unsigned(text)?);
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "message.timestamp.before.max.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.message.timestamp.before.max.ms",
-        documentation: "How far a record's timestamp may be behind the node's clock.",
-        meaning: Meaning::Mapped(
-            |config, _| shown(config.timestamp_before_max_ms, NEVER),
-            |config, text| {
-                config.timestamp_before_max_ms = limit(text, NEVER)?;
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "message.timestamp.type",
-        kind: TopicConfigKind::String,
-        synonym: "log.message.timestamp.type",
-        documentation: "CreateTime: a record has its producer's time. LogAppendTime: that of its append.",
-        meaning: Meaning::Mapped(
-            |config, _| match config.timestamps {
-                Timestamps::Create => "CreateTime".to_owned(),
-                Timestamps::Append => "LogAppendTime".to_owned(),
-            },
-            |config, text| {
-                config.timestamps = match text {
-                    "CreateTime" => Timestamps::Create,
-                    "LogAppendTime" => Timestamps::Append,
-                    _ => return Err("CreateTime or LogAppendTime".to_owned()),
-                };
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "min.cleanable.dirty.ratio",
-        kind: TopicConfigKind::Double,
-        synonym: "log.cleaner.min.cleanable.ratio",
-        documentation: "Of compaction.",
-        meaning: Meaning::Fixed("0.5", NO_COMPACTION),
-    },
-    TopicConfigKey {
-        name: "min.compaction.lag.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.cleaner.min.compaction.lag.ms",
-        documentation: "Of compaction.",
-        meaning: Meaning::Fixed("0", NO_COMPACTION),
-    },
-    TopicConfigKey {
-        name: "min.insync.replicas",
-        kind: TopicConfigKind::Int,
-        synonym: "min.insync.replicas",
-        documentation: "Copies that are durable before an append is acknowledged, and a majority of them at least. On a node's \
-                        own disk there is one.",
-        meaning: Meaning::Mapped(
-            |config, _| config.ack_quorum.unwrap_or(1).to_string(),
-            |config, text| {
-                config.ack_quorum = Some(number(text)?);
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "preallocate",
-        kind: TopicConfigKind::Boolean,
-        synonym: "log.preallocate",
-        documentation: "Files are the store's own.",
-        meaning: Meaning::Fixed("false", "files are the store's own"),
-    },
-    TopicConfigKey {
-        name: "remote.log.copy.disable",
-        kind: TopicConfigKind::Boolean,
-        synonym: "",
-        documentation: "What is in cold storage stays readable when remote.storage.enable is false.",
-        meaning: Meaning::Fixed("false", "set remote.storage.enable to false, which ends copying"),
-    },
-    TopicConfigKey {
-        name: "remote.log.delete.on.disable",
-        kind: TopicConfigKind::Boolean,
-        synonym: "",
-        documentation: "What is in cold storage stays readable when remote.storage.enable is false.",
-        meaning: Meaning::Fixed("false", "copies go by retention"),
-    },
-    TopicConfigKey {
-        name: "remote.storage.enable",
-        kind: TopicConfigKind::Boolean,
-        synonym: "remote.log.storage.system.enable",
-        documentation: "Whether completed segments are copied to cold storage.",
-        meaning: Meaning::Mapped(
-            |config, _| config.cold.to_string(),
-            |config, text| {
-                config.cold = text.to_ascii_lowercase().parse().map_err(|_| "true or false".to_owned())?;
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "retention.bytes",
-        kind: TopicConfigKind::Long,
-        synonym: "log.retention.bytes",
-        documentation: "The oldest segments of a partition go while the others hold so many bytes; -1: none.",
-        meaning: Meaning::Mapped(
-            |config, _| shown(config.retention_bytes, -1),
-            |config, text| {
-                config.retention_bytes = limit(text, -1)?;
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "retention.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.retention.ms",
-        documentation: "A segment goes so long after it was completed; -1: never.",
-        meaning: Meaning::Mapped(
-            |config, _| shown(config.retention_ms, -1),
-            |config, text| {
-                config.retention_ms = limit(text, -1)?;
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "segment.bytes",
-        kind: TopicConfigKind::Int,
-        synonym: "log.segment.bytes",
-        documentation: "A segment that would grow beyond it is completed.",
-        meaning: Meaning::Mapped(
-            // A stream's own limit is not one of 31 bits.
-            |config, _| config.segment_bytes.min(i32::MAX as u64).to_string(),
-            |config, text| {
-                let bytes = number::<i32>(text)?;
-                config.segment_bytes = u64::try_from(bytes).map_err(|_| "it is negative".to_owned())?;
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "segment.index.bytes",
-        kind: TopicConfigKind::Int,
-        synonym: "log.index.size.max.bytes",
-        documentation: "Indexes are the store's own.",
-        meaning: Meaning::Fixed("10485760", "indexes are the store's own"),
-    },
-    TopicConfigKey {
-        name: "segment.jitter.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.roll.jitter.ms",
-        documentation: "Segments are completed when their time has come.",
-        meaning: Meaning::Fixed("0", "segments are completed when their time has come"),
-    },
-    TopicConfigKey {
-        name: "segment.ms",
-        kind: TopicConfigKind::Long,
-        synonym: "log.roll.ms",
-        documentation: "A segment older than this is completed.",
-        meaning: Meaning::Mapped(
-            |config, _| config.segment_ms.to_string(),
-            |config, text| {
-                config.segment_ms = unsigned(text)?;
-                Ok(())
-            },
-        ),
-    },
-    TopicConfigKey {
-        name: "unclean.leader.election.enable",
-        kind: TopicConfigKind::Boolean,
-        synonym: "unclean.leader.election.enable",
-        documentation: "A partition's records are never given up for its availability.",
-        meaning: Meaning::Fixed("false", "records are never given up for availability"),
-    },
+    ),
 ];
 
 /// The name, if there is such a one.

@@ -25,6 +25,7 @@ pub mod nodes;
 mod outcome;
 pub mod queue;
 pub mod queue_cassandra;
+mod records;
 pub mod refill;
 mod seeds;
 pub mod store;

@@ -8,6 +8,7 @@ use futures::FutureExt;
 use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
+use scylla::deserialize::row::DeserializeRow;
 use scylla::response::query_result::QueryResult;
 use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
@@ -73,6 +74,11 @@ struct ConditionalStatements {
     delete_cell: PreparedStatement,
 }
 
+/// What the columns of a row are taken as.
+trait AnyRow: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata> {}
+
+impl<R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>> AnyRow for R {}
+
 impl std::fmt::Debug for CassandraRows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("CassandraRows")
@@ -108,77 +114,55 @@ impl ConditionalStatements {
     async fn prepare(session: &Session, keyspace: &str) -> Result<Self, RowsError> {
         // A majority decides about a write, and a read at a majority sees what was decided. One whose outcome nobody
         // knows may be decided later: whoever compares by it finds out.
-        let conditional = async |cql: String, level: Level| {
+        let conditional = async |cql: String| {
             let mut prepared = session.prepare(cql).await.map_err(error)?;
-            prepared.set_consistency(level);
+            prepared.set_consistency(Level::Quorum);
             Ok::<_, RowsError>(prepared)
         };
         let k = keyspace;
         Ok(Self {
-            record: conditional(
-                format!("SELECT value, version FROM {k}.records WHERE space = ? AND key = ?"),
-                Level::Quorum,
-            )
+            record: conditional(format!(
+                "SELECT value, version FROM {k}.records WHERE space = ? AND key = ?"
+            ))
             .await?,
-            records: conditional(
-                format!("SELECT key, value, version FROM {k}.records WHERE space = ?"),
-                Level::Quorum,
-            )
+            records: conditional(format!("SELECT key, value, version FROM {k}.records WHERE space = ?"))
+                .await?,
+            insert_record: conditional(format!(
+                "INSERT INTO {k}.records (space, key, value, version) VALUES (?, ?, ?, 1) IF NOT EXISTS \
+                 USING TTL ?"
+            ))
             .await?,
-            insert_record: conditional(
-                format!(
-                    "INSERT INTO {k}.records (space, key, value, version) VALUES (?, ?, ?, 1) IF NOT EXISTS \
-                     USING TTL ?"
-                ),
-                Level::Quorum,
-            )
+            update_record: conditional(format!(
+                "UPDATE {k}.records USING TTL ? SET value = ?, version = ? WHERE space = ? AND key = ? \
+                 IF version = ?"
+            ))
             .await?,
-            update_record: conditional(
-                format!(
-                    "UPDATE {k}.records USING TTL ? SET value = ?, version = ? WHERE space = ? AND key = ? \
-                     IF version = ?"
-                ),
-                Level::Quorum,
-            )
+            delete_record: conditional(format!(
+                "DELETE FROM {k}.records WHERE space = ? AND key = ? IF version = ?"
+            ))
             .await?,
-            delete_record: conditional(
-                format!("DELETE FROM {k}.records WHERE space = ? AND key = ? IF version = ?"),
-                Level::Quorum,
-            )
+            cells: conditional(format!(
+                "SELECT cell, value, version FROM {k}.groups WHERE queue = ? AND grp = ? AND cell IN ?"
+            ))
             .await?,
-            cells: conditional(
-                format!(
-                    "SELECT cell, value, version FROM {k}.groups WHERE queue = ? AND grp = ? AND cell IN ?"
-                ),
-                Level::Quorum,
-            )
-            .await?,
-            cells_from: conditional(
-                format!(
-                    "SELECT cell, value, version FROM {k}.groups WHERE queue = ? AND grp = ? AND cell >= ? \
-                     AND cell < ? LIMIT ?"
-                ),
-                Level::Quorum,
-            )
+            cells_from: conditional(format!(
+                "SELECT cell, value, version FROM {k}.groups WHERE queue = ? AND grp = ? AND cell >= ? \
+                 AND cell < ? LIMIT ?"
+            ))
             .await?,
             // Of one that is not there the version is null, and that is what it is compared with.
-            first_cell: conditional(
-                format!(
-                    "UPDATE {k}.groups USING TTL ? SET value = ?, version = ? \
-                     WHERE queue = ? AND grp = ? AND cell = ? IF version = ?"
-                ),
-                Level::Quorum,
-            )
+            first_cell: conditional(format!(
+                "UPDATE {k}.groups USING TTL ? SET value = ?, version = ? \
+                 WHERE queue = ? AND grp = ? AND cell = ? IF version = ?"
+            ))
             .await?,
-            put_cell: conditional(
-                format!("INSERT INTO {k}.groups (queue, grp, cell, value) VALUES (?, ?, ?, ?) USING TTL ?"),
-                Level::Quorum,
-            )
+            put_cell: conditional(format!(
+                "INSERT INTO {k}.groups (queue, grp, cell, value) VALUES (?, ?, ?, ?) USING TTL ?"
+            ))
             .await?,
-            delete_cell: conditional(
-                format!("DELETE FROM {k}.groups WHERE queue = ? AND grp = ? AND cell = ?"),
-                Level::Quorum,
-            )
+            delete_cell: conditional(format!(
+                "DELETE FROM {k}.groups WHERE queue = ? AND grp = ? AND cell = ?"
+            ))
             .await?,
         })
     }
@@ -308,6 +292,26 @@ impl CassandraRows {
         self.session.execute_unpaged(prepared, values).await.map_err(error)
     }
 
+    /// The rows that a statement reads.
+    async fn read<R: AnyRow>(
+        &self,
+        prepared: &PreparedStatement,
+        values: impl SerializeRow,
+    ) -> Result<Vec<R>, RowsError> {
+        let rows = self.execute(prepared, values).await?.into_rows_result().map_err(error)?;
+        rows.rows::<R>().map_err(error)?.map(|row| row.map_err(error)).collect()
+    }
+
+    /// The row that a statement reads, if it is there.
+    async fn read_one<R: AnyRow>(
+        &self,
+        prepared: &PreparedStatement,
+        values: impl SerializeRow,
+    ) -> Result<Option<R>, RowsError> {
+        let rows = self.execute(prepared, values).await?.into_rows_result().map_err(error)?;
+        rows.maybe_first_row::<R>().map_err(error)
+    }
+
     async fn write(&self, prepared: &PreparedStatement, values: impl SerializeRow) -> Result<(), RowsError> {
         self.execute(prepared, values).await.map(|_| ())
     }
@@ -329,15 +333,12 @@ fn is_applied(result: QueryResult) -> Result<bool, RowsError> {
     applied.ok_or_else(|| error("a conditional write did not say whether it was done"))
 }
 
-fn cells_of(result: QueryResult) -> Result<Vec<RowCell>, RowsError> {
-    let rows = result.into_rows_result().map_err(error)?;
-    let rows = rows.rows::<(Bytes, Option<Bytes>, Option<i64>)>().map_err(error)?;
-    let cells = rows.map(|row| {
-        let (key, value, version) = row.map_err(error)?;
-        let version = version.map_or(0, unsigned);
-        Ok(RowCell { key, value: value.unwrap_or_default(), version, ttl_s: 0 })
-    });
-    cells.collect()
+fn cell_of((key, value, version): (Bytes, Option<Bytes>, Option<i64>)) -> RowCell {
+    RowCell { key, value: value.unwrap_or_default(), version: version.map_or(0, unsigned), ttl_s: 0 }
+}
+
+fn record_of(value: Option<Bytes>, version: Option<i64>) -> Option<Record> {
+    Some(Record { value: value?, version: unsigned(version?) })
 }
 
 impl Statement {
@@ -384,6 +385,7 @@ async fn create(session: &Session, config: &CassandraConfig) -> Result<(), RowsE
 }
 
 type TupleRow = (i64, i64, i32, i32, i64, i64);
+type BodyRow = (Option<Bytes>, Option<String>, Option<i64>, Option<i64>);
 
 fn tuple_of((visible_at, number, moves, receives, first_received_at, received_at): TupleRow) -> Tuple {
     Tuple {
@@ -409,10 +411,8 @@ impl Rows for CassandraRows {
         let most = i32::try_from(most).unwrap_or(i32::MAX);
         let values = (queue, bucket, part, signed(from), signed(upto), most);
         async move {
-            let result = self.execute(self.tuples.at(level), values).await?;
-            let rows = result.into_rows_result().map_err(error)?;
-            let rows = rows.rows::<TupleRow>().map_err(error)?;
-            rows.map(|row| row.map(tuple_of).map_err(error)).collect()
+            let rows = self.read(self.tuples.at(level), values).await?;
+            Ok(rows.into_iter().map(tuple_of).collect())
         }
         .boxed()
     }
@@ -427,9 +427,7 @@ impl Rows for CassandraRows {
         let (queue, bucket, part) = partition(at);
         async move {
             let values = (queue, bucket, part, signed(visible_at), signed(number.0));
-            let result = self.execute(self.tuple.at(level), values).await?;
-            let rows = result.into_rows_result().map_err(error)?;
-            Ok(rows.maybe_first_row::<TupleRow>().map_err(error)?.map(tuple_of))
+            Ok(self.read_one(self.tuple.at(level), values).await?.map(tuple_of))
         }
         .boxed()
     }
@@ -463,11 +461,8 @@ impl Rows for CassandraRows {
     fn body(&self, level: Consistency, at: RowPartition, number: Number) -> Done<'_, Option<Body>> {
         let (queue, bucket, part) = partition(at);
         async move {
-            let result = self.execute(self.body.at(level), (queue, bucket, part, signed(number.0))).await?;
-            let rows = result.into_rows_result().map_err(error)?;
-            let row = rows
-                .maybe_first_row::<(Option<Bytes>, Option<String>, Option<i64>, Option<i64>)>()
-                .map_err(error)?;
+            let values = (queue, bucket, part, signed(number.0));
+            let row: Option<BodyRow> = self.read_one(self.body.at(level), values).await?;
             let Some((Some(content), source, origin, group)) = row else { return Ok(None) };
             let source = source.zip(origin).map(|(source, origin)| (source, Number(unsigned(origin))));
             Ok(Some(Body { content, source, group: group.map(|group| GroupKey(unsigned(group))) }))
@@ -510,14 +505,9 @@ impl Rows for CassandraRows {
         async move {
             let most = i32::try_from(most).unwrap_or(i32::MAX);
             let values = (queue, bucket, part, signed(after.0), most);
-            let rows =
-                self.execute(self.bodies.at(level), values).await?.into_rows_result().map_err(error)?;
-            let rows = rows.rows::<(i64, Option<i64>)>().map_err(error)?;
-            rows.map(|row| {
-                let (number, group) = row.map_err(error)?;
-                Ok((Number(unsigned(number)), group.map(|group| GroupKey(unsigned(group)))))
-            })
-            .collect()
+            let rows: Vec<(i64, Option<i64>)> = self.read(self.bodies.at(level), values).await?;
+            let group = |group: Option<i64>| group.map(|group| GroupKey(unsigned(group)));
+            Ok(rows.into_iter().map(|(number, of)| (Number(unsigned(number)), group(of))).collect())
         }
         .boxed()
     }
@@ -542,10 +532,8 @@ impl Rows for CassandraRows {
         async move {
             let most = i32::try_from(most).unwrap_or(i32::MAX);
             let values = (signed(queue.0), kind_of(kind), signed(from), most);
-            let rows =
-                self.execute(self.buckets.at(level), values).await?.into_rows_result().map_err(error)?;
-            let rows = rows.rows::<(i64,)>().map_err(error)?;
-            rows.map(|row| Ok(unsigned(row.map_err(error)?.0))).collect()
+            let rows: Vec<(i64,)> = self.read(self.buckets.at(level), values).await?;
+            Ok(rows.into_iter().map(|(bucket,)| unsigned(bucket)).collect())
         }
         .boxed()
     }
@@ -572,9 +560,8 @@ impl Rows for CassandraRows {
 
     fn floor(&self, level: Consistency, queue: QueueId, kind: RowKind) -> Done<'_, u64> {
         async move {
-            let result = self.execute(self.floor.at(level), (signed(queue.0), kind_of(kind))).await?;
-            let rows = result.into_rows_result().map_err(error)?;
-            Ok(rows.maybe_first_row::<(i64,)>().map_err(error)?.map_or(0, |(floor,)| unsigned(floor)))
+            let values = (signed(queue.0), kind_of(kind));
+            Ok(self.read_one(self.floor.at(level), values).await?.map_or(0, |(floor,)| unsigned(floor)))
         }
         .boxed()
     }
@@ -598,11 +585,10 @@ impl Rows for CassandraRows {
     ) -> Done<'_, Option<(u64, u32)>> {
         async move {
             let values = (signed(queue.0), signed(number.0), i64::from(token));
-            let result = self.execute(self.forward.at(level), values).await?;
-            let rows = result.into_rows_result().map_err(error)?;
-            let row = rows.maybe_first_row::<(i64, i64)>().map_err(error)?;
-            Ok(row
-                .map(|(visible_at, moves)| (unsigned(visible_at), u32::try_from(moves).unwrap_or(u32::MAX))))
+            let place = |(visible_at, moves): (i64, i64)| {
+                (unsigned(visible_at), u32::try_from(moves).unwrap_or(u32::MAX))
+            };
+            Ok(self.read_one(self.forward.at(level), values).await?.map(place))
         }
         .boxed()
     }
@@ -650,11 +636,8 @@ impl Rows for CassandraRows {
         async move {
             let most = i32::try_from(most).unwrap_or(i32::MAX);
             let values = (signed(queue.0), signed(number.0), most);
-            let rows =
-                self.execute(self.letters.at(level), values).await?.into_rows_result().map_err(error)?;
-            let rows = rows.rows::<(i64, i64, i32, i64)>().map_err(error)?;
-            let letters = rows.map(|row| {
-                let (target, bucket, part, number) = row.map_err(error)?;
+            let rows: Vec<(i64, i64, i32, i64)> = self.read(self.letters.at(level), values).await?;
+            let letters = rows.into_iter().map(|(target, bucket, part, number)| {
                 let part = u16::try_from(part).map_err(error)?;
                 let at = RowPartition { queue: QueueId(unsigned(target)), bucket: unsigned(bucket), part };
                 Ok(Letter { at, number: Number(unsigned(number)) })
@@ -676,41 +659,28 @@ impl Rows for CassandraRows {
 
     fn reports(&self) -> Done<'_, Vec<FrontReport>> {
         async move {
-            let rows = self.execute(&self.reports.quorum, ()).await?.into_rows_result().map_err(error)?;
-            let rows = rows.rows::<(i64, Option<i64>, Option<Bytes>)>().map_err(error)?;
-            let mut reports = Vec::new();
-            for row in rows {
-                if let (front, Some(number), Some(value)) = row.map_err(error)? {
-                    reports.push(FrontReport { front: unsigned(front), number: unsigned(number), value });
-                }
-            }
-            Ok(reports)
+            let rows: Vec<(i64, Option<i64>, Option<Bytes>)> = self.read(&self.reports.quorum, ()).await?;
+            let reports = rows.into_iter().filter_map(|(front, number, value)| {
+                let (front, number) = (unsigned(front), unsigned(number?));
+                Some(FrontReport { front, number, value: value? })
+            });
+            Ok(reports.collect())
         }
         .boxed()
     }
 
     fn record<'a>(&'a self, space: &'a str, key: &'a str) -> Done<'a, Option<Record>> {
         async move {
-            let rows =
-                self.execute(&self.fifo.record, (space, key)).await?.into_rows_result().map_err(error)?;
-            let row = rows.maybe_first_row::<(Option<Bytes>, Option<i64>)>().map_err(error)?;
-            let Some((Some(value), Some(version))) = row else { return Ok(None) };
-            Ok(Some(Record { value, version: unsigned(version) }))
+            let row = self.read_one(&self.fifo.record, (space, key)).await?;
+            Ok(row.and_then(|(value, version)| record_of(value, version)))
         }
         .boxed()
     }
 
     fn records<'a>(&'a self, space: &'a str) -> Done<'a, Vec<(String, Record)>> {
         async move {
-            let rows = self.execute(&self.fifo.records, (space,)).await?.into_rows_result().map_err(error)?;
-            let rows = rows.rows::<(String, Option<Bytes>, Option<i64>)>().map_err(error)?;
-            let mut records = Vec::new();
-            for row in rows {
-                if let (key, Some(value), Some(version)) = row.map_err(error)? {
-                    records.push((key, Record { value, version: unsigned(version) }));
-                }
-            }
-            Ok(records)
+            let rows = self.read(&self.fifo.records, (space,)).await?.into_iter();
+            Ok(rows.filter_map(|(key, value, version)| Some((key, record_of(value, version)?))).collect())
         }
         .boxed()
     }
@@ -744,8 +714,12 @@ impl Rows for CassandraRows {
     }
 
     fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<RowCell>> {
-        async move { cells_of(self.execute(&self.fifo.cells, (signed(queue.0), signed(group.0), keys)).await?) }
-            .boxed()
+        async move {
+            let values = (signed(queue.0), signed(group.0), keys);
+            let cells = self.read(&self.fifo.cells, values).await?;
+            Ok(cells.into_iter().map(cell_of).collect())
+        }
+        .boxed()
     }
 
     fn cells_from(
@@ -759,7 +733,8 @@ impl Rows for CassandraRows {
         async move {
             let most = i32::try_from(most).unwrap_or(i32::MAX);
             let values = (signed(queue.0), signed(group.0), from, upto, most);
-            cells_of(self.execute(&self.fifo.cells_from, values).await?)
+            let cells = self.read(&self.fifo.cells_from, values).await?;
+            Ok(cells.into_iter().map(cell_of).collect())
         }
         .boxed()
     }

@@ -73,6 +73,15 @@ pub fn in_runtime<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
     });
 }
 
+/// The same with a listener, and a client of it.
+pub fn in_world(config: MemcachedConfig, test: impl AsyncFnOnce(World, Client)) {
+    in_runtime(|env| async move {
+        let world = world(&env, config).await;
+        let client = Client::connect(&world).await;
+        test(world, client).await;
+    });
+}
+
 pub struct Client(TcpStream);
 
 impl Client {

@@ -307,24 +307,17 @@ pub(crate) async fn alter_configs(
     context: Context,
     request: AlterConfigsRequest,
 ) -> AlterConfigsResponse {
-    let twice = repeated(request.resources.iter().map(|one| (one.resource_type, one.resource_name.as_str())));
-    let mut responses = Vec::new();
-    for resource in request.resources {
+    let resources = request.resources.into_iter().map(|resource| {
         let edits = resource.configs.into_iter();
         let edits = edits.map(|config| Edit { name: config.name, operation: SET, value: config.value });
-        let target = (resource.resource_type, resource.resource_name);
-        // What is not named goes back to its default.
-        let refused = edit(&broker, &context, &target, &twice, edits.collect(), true, request.validate_only)
-            .await
-            .err();
-        responses.push(AlterConfigsResponseResourceResponse {
-            error_code: refused.as_ref().map_or(0, |refused| refused.error.number()),
-            error_message: refused.map(|refused| refused.why),
-            resource_type: target.0,
-            resource_name: target.1,
-        });
-    }
-    AlterConfigsResponse { responses, ..Default::default() }
+        ((resource.resource_type, resource.resource_name), edits.collect())
+    });
+    // What is not named goes back to its default.
+    let edited = edit_each(&broker, &context, resources.collect(), true, request.validate_only).await;
+    let response = |((resource_type, resource_name), (error_code, error_message))| {
+        AlterConfigsResponseResourceResponse { error_code, error_message, resource_type, resource_name }
+    };
+    AlterConfigsResponse { responses: edited.into_iter().map(response).collect(), ..Default::default() }
 }
 
 pub(crate) async fn incremental_alter_configs(
@@ -332,27 +325,43 @@ pub(crate) async fn incremental_alter_configs(
     context: Context,
     request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse {
-    let twice = repeated(request.resources.iter().map(|one| (one.resource_type, one.resource_name.as_str())));
-    let mut responses = Vec::new();
-    for resource in request.resources {
-        let edits = resource.configs.into_iter();
-        let edits = edits.map(|config| Edit {
+    use IncrementalAlterConfigsResponseAlterConfigsResourceResponse as Response;
+    let resources = request.resources.into_iter().map(|resource| {
+        let edits = resource.configs.into_iter().map(|config| Edit {
             name: config.name,
             operation: config.config_operation,
             value: config.value,
         });
-        let target = (resource.resource_type, resource.resource_name);
-        let refused = edit(&broker, &context, &target, &twice, edits.collect(), false, request.validate_only)
-            .await
-            .err();
-        responses.push(IncrementalAlterConfigsResponseAlterConfigsResourceResponse {
-            error_code: refused.as_ref().map_or(0, |refused| refused.error.number()),
-            error_message: refused.map(|refused| refused.why),
-            resource_type: target.0,
-            resource_name: target.1,
-        });
-    }
+        ((resource.resource_type, resource.resource_name), edits.collect())
+    });
+    let edited = edit_each(&broker, &context, resources.collect(), false, request.validate_only).await;
+    let response = |((resource_type, resource_name), (error_code, error_message))| Response {
+        error_code,
+        error_message,
+        resource_type,
+        resource_name,
+    };
+    let responses = edited.into_iter().map(response).collect();
     IncrementalAlterConfigsResponse { responses, ..Default::default() }
+}
+
+/// Changes the configurations of resources, one after the other, as [`edit`] does; with each the number of an error and
+/// why.
+async fn edit_each(
+    broker: &Broker,
+    context: &Context,
+    resources: Vec<(NamedResource, Vec<Edit>)>,
+    all_of_it: bool,
+    only_look: bool,
+) -> Vec<(NamedResource, (i16, Option<String>))> {
+    let twice = repeated(resources.iter().map(|((kind, name), _)| (*kind, name.as_str())));
+    let mut edited = Vec::with_capacity(resources.len());
+    for (target, edits) in resources {
+        let refused = edit(broker, context, &target, &twice, edits, all_of_it, only_look).await.err();
+        let code = refused.as_ref().map_or(0, |refused| refused.error.number());
+        edited.push((target, (code, refused.map(|refused| refused.why))));
+    }
+    edited
 }
 
 type NamedResource = (i8, String);

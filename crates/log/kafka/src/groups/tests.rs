@@ -123,10 +123,7 @@ async fn what_was_committed_since_somebody_looked_is_not_given_up() {
 
 #[tokio::test]
 async fn what_is_committed_is_there_after_the_log_is_opened_again_and_what_is_deleted_is_not() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let first = log(dir.path()).await;
-    let topic = stream(&first, "topic").await;
-    let groups = open(&first, GroupsConfig::default()).await;
+    let (dir, first, topic, groups) = begun(GroupsConfig::default()).await;
     let wide = (0..100).map(|number| format!("group/{number}")).collect::<Vec<_>>();
     let commits = wide.iter().map(async |name| {
         groups.check_commit(name, &nobody()).expect("allowed");
@@ -240,10 +237,7 @@ async fn many_groups_commits_share_their_syncs() {
 
 #[tokio::test]
 async fn a_generation_is_followed_by_the_next_one_over_a_restart_and_its_members_join_again() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let first = log(dir.path()).await;
-    let topic = stream(&first, "topic").await;
-    let groups = open(&first, quick()).await;
+    let (dir, first, topic, groups) = begun(quick()).await;
     let joined = groups.join("g", member(600_000)).await;
     assert_eq!((joined.error_code, joined.generation_id), (0, 1));
     assert_eq!(groups.group("g").expect("there").empty_since_ms, None);
@@ -364,11 +358,9 @@ async fn who_is_in_a_group_stays_in_it_when_there_is_no_more_room_for_others() {
     assert_eq!(first.error_code, 0);
     let sync = |generation| Sync {
         member_id: "member".to_owned(),
-        instance: None,
         generation,
-        protocol_type: None,
-        protocol: None,
         assignments: vec![("member".to_owned(), vec![0; 1_000].into())],
+        ..Sync::default()
     };
     assert_eq!(groups.sync("a", sync(first.generation_id)).await.error_code, 0);
     assert_eq!(groups.join("b", large("")).await.error_code, ErrorCode::GroupMaxSizeReached.number());
@@ -469,10 +461,7 @@ fn has(id: &str, epoch: i32, topic: StreamId, numbers: std::ops::Range<u32>) -> 
 
 #[tokio::test]
 async fn members_of_kip_848_go_on_after_the_log_is_opened_again_as_if_nothing_had_been() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let first = log(dir.path()).await;
-    let topic = stream(&first, "topic").await;
-    let groups = open(&first, quick()).await;
+    let (dir, first, topic, groups) = begun(quick()).await;
     groups.beat("g", beat("gone"), |_| true).await.expect("taken in");
     groups.beat("g", Beat { epoch: LEAVING, ..beat("gone") }, |_| true).await.expect("in");
     for id in ["a", "b"] {

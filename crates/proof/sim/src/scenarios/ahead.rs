@@ -10,7 +10,6 @@
 //! - at the end, when nothing fails any more: within [`RECOVERY_MAX`] the consumer has everything, and so has every
 //!   cluster.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,10 +17,10 @@ use parking_lot::Mutex;
 use tailwater_copy::testing::CopyService;
 use tailwater_copy::{Copies, PlaceRequest, TreeEdge};
 use tailwater_env::Env;
-use tailwater_format::{BatchBuilder, Codec, Offset, Records, ShardNumber, StreamId};
+use tailwater_format::{Codec, Offset, Records, ShardId, ShardNumber, StreamId};
 use tailwater_log::{AppendError, LocateRead, Log, LogConfig, StreamConfig, StreamDurability};
 use tailwater_rma::LocalDoorbell;
-use tailwater_tail::{Cells, Cursor, DurableSource, Entries, Place, ReaderConfig, TailReader, Waiter};
+use tailwater_tail::{Cursor, DurableSource, Entries, Place, ReaderConfig, TailReader, Waiter};
 
 use crate::checkers::{Report, ShardChecker, Violation, ensure};
 use crate::disk::{Fault, Faults};
@@ -31,11 +30,12 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Crashed, Node, Outside, World, run_on};
 
-use super::cells::{self, CellsKind};
+use super::cells;
 use super::clients::part;
-use super::cluster::{decode, draw_config, draw_stream, encode};
-use super::lives::make_data_dir;
+use super::cluster::{draw_config, draw_stream};
+use super::lives::{make_data_dir, open_log};
 use super::outcome::SharedOutcome;
+use super::records::{batch_of, decode, shard_id};
 use super::trees::cluster::{SimLinks, address};
 
 /// How long things go wrong.
@@ -46,7 +46,6 @@ const RECOVERY_MAX: Duration = Duration::from_secs(60);
 const NAMES: [&str; 3] = ["us", "eu", "asia"];
 const LAST: usize = NAMES.len() - 1;
 const STREAM: &str = "stream";
-const DIR: &str = "/data/log";
 const READER: u64 = 0;
 
 /// What a running process of a cluster has.
@@ -89,8 +88,8 @@ impl AheadShared {
         if self.nodes[number].is_up() { self.lives.lock()[number].clone() } else { None }
     }
 
-    fn shard(&self, shard: u32) -> Option<tailwater_format::ShardId> {
-        Some(tailwater_format::ShardId { stream: self.state.lock().stream?, shard: ShardNumber(shard) })
+    fn shard(&self, shard: u32) -> Option<ShardId> {
+        Some(shard_id(self.state.lock().stream?, shard))
     }
 
     /// Where a shard ends on a cluster's disk, if that runs.
@@ -162,12 +161,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     world.run(begin(Arc::clone(&shared)))??;
     outside.spawn("consumer", keep_reading(Arc::clone(&shared))).detach();
     outside.spawn("chaos", trouble(Arc::clone(&shared), rng)).detach();
-    let began = world.now();
-    world.run(async {
-        while world.now().since(began) < TROUBLE && !shared.outcome.has_failed() {
-            outside.sleep(Duration::from_millis(10)).await;
-        }
-    })?;
+    shared.outcome.let_pass(world, TROUBLE)?;
     shared.state.lock().calm = true;
     let well = world.run(settle(Arc::clone(&shared)))?;
     shared.outcome.take_violation()?;
@@ -207,9 +201,9 @@ async fn supervise(shared: SharedAhead, number: usize) {
 
 async fn open(shared: SharedAhead, number: usize, env: Env) -> Result<AheadLife, String> {
     let node = shared.nodes[number].clone();
-    let cells = if number == LAST { Some(connect(&shared, &node, &env).await) } else { None };
-    let log = Log::open(&env, shared.config.clone(), Path::new(DIR), cells).await;
-    let log = log.map_err(|error| error.to_string())?;
+    let cells =
+        if number == LAST { Some(cells::both(&shared.net, &node, &env, Plant::None).await) } else { None };
+    let log = open_log(&env, shared.config.clone(), cells).await?;
     let links = Arc::new(SimLinks { net: shared.net.clone(), node: node.clone(), plant: shared.plant });
     let copies = Copies::start(&env, &log, Some(NAMES[number]), links).await;
     let copies = copies.map_err(|error| error.to_string())?;
@@ -221,12 +215,6 @@ async fn open(shared: SharedAhead, number: usize, env: Env) -> Result<AheadLife,
         env.spawn("producer", produce(Arc::clone(&shared), life.clone(), shard)).detach();
     }
     Ok(life)
-}
-
-async fn connect(shared: &AheadShared, node: &Node, env: &Env) -> Cells {
-    let data = cells::connect(&shared.net, node, env, CellsKind::Data, Plant::None).await;
-    let metadata = cells::connect(&shared.net, node, env, CellsKind::Metadata, Plant::None).await;
-    Cells { data, metadata }
 }
 
 /// All clusters run, the first one has the stream, and each copies from the one before.
@@ -275,12 +263,8 @@ async fn produce(shared: SharedAhead, life: AheadLife, shard: u32) {
             state.identity_next += count;
             (first..first + count).inspect(|id| state.checkers[shard as usize].produced(*id)).collect()
         };
-        let mut builder = BatchBuilder::new();
-        for &identity in &identities {
-            let value = encode(identity, env.random_below(600) as usize);
-            builder.append(None, Some(&value), &[], env.wall_ms()).expect("a small record");
-        }
-        let answer = life.log.append(stream, ShardNumber(shard), builder.finish(Codec::None)).await;
+        let batch = batch_of(env, &identities, || env.random_below(600)).finish(Codec::None);
+        let answer = life.log.append(stream, ShardNumber(shard), batch).await;
         let mut state = shared.state.lock();
         let checker = &mut state.checkers[shard as usize];
         let checked = match answer {
@@ -319,7 +303,7 @@ fn last_log(shared: &SharedAhead) -> Arc<dyn DurableSource> {
 }
 
 async fn read_all(shared: SharedAhead, env: Env) {
-    let cells = connect(&shared, &shared.consumer, &env).await;
+    let cells = cells::both(&shared.net, &shared.consumer, &env, Plant::None).await;
     let config = ReaderConfig { delay_max: Duration::from_millis(300), ..ReaderConfig::default() };
     let tail = TailReader::start(&env, Some(cells), last_log(&shared), config);
     let shards = (0..shared.stream_config.shards).map(|shard| read_shard(&shared, &env, &tail, shard));

@@ -146,6 +146,13 @@ pub(super) fn connector(net: &Net, node: &Node, kind: CellsKind, plant: Plant) -
 }
 
 /// Both cells, as a client on `node` sees them.
+pub(super) async fn both(net: &Net, node: &Node, env: &Env, plant: Plant) -> Cells {
+    let data = connect(net, node, env, CellsKind::Data, plant).await;
+    let metadata = connect(net, node, env, CellsKind::Metadata, plant).await;
+    Cells { data, metadata }
+}
+
+/// The same, for who is outside of the world.
 pub(super) fn connect_both(world: &World, net: &Net, node: &Node, plant: Plant) -> Result<Cells, Violation> {
     let connect = |kind| world.run(connect(net, node, &node.env(), kind, plant));
     Ok(Cells { data: connect(CellsKind::Data)?, metadata: connect(CellsKind::Metadata)? })

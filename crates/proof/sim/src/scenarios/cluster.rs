@@ -28,9 +28,8 @@ use std::time::Duration;
 
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tailwater_env::Env;
-use tailwater_format::{Offset, ShardId, ShardNumber, StreamId};
+use tailwater_format::{Offset, StreamId};
 use tailwater_log::{Log, StreamConfig, StreamDurability};
-use tailwater_tail::Cells;
 use tokio::sync::watch;
 
 use crate::checkers::{Report, ShardChecker, Violation, ensure};
@@ -39,9 +38,9 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Node, Outside, World};
 
-use super::cells::{self, CellsKind};
+use super::cells;
 use super::lives::make_data_dir;
-pub(super) use client::{decode, encode};
+use super::records::shard_id;
 pub(super) use owner::{draw_config, draw_stream};
 
 /// How long things go wrong.
@@ -210,17 +209,6 @@ impl ClusterShared {
     fn is_over(&self) -> bool {
         self.state.lock().violation.is_some()
     }
-
-    /// Both cells, as a client on `node` sees them.
-    async fn cells(&self, node: &Node, env: &Env, plant: Plant) -> Cells {
-        let data = cells::connect(&self.net, node, env, CellsKind::Data, plant).await;
-        let metadata = cells::connect(&self.net, node, env, CellsKind::Metadata, plant).await;
-        Cells { data, metadata }
-    }
-}
-
-fn shard_id(stream: StreamId, shard: u32) -> ShardId {
-    ShardId { stream, shard: ShardNumber(shard) }
 }
 
 /// Runs the scenario.

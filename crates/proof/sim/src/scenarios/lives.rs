@@ -8,6 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_journal::JournalConfig;
+use tailwater_log::{Log, LogConfig};
+use tailwater_tail::Cells;
 
 use super::faults::{End, Life};
 use super::outcome::Outcome;
@@ -270,6 +272,23 @@ impl Lives {
         }
         let report = model.lock().noted().report.clone();
         Ok(report)
+    }
+}
+
+/// Opens the log in a directory of its own, which is its to create and to sync; an error in words.
+pub(super) async fn open_log(env: &Env, config: LogConfig, cells: Option<Cells>) -> Result<Log, String> {
+    Log::open(env, config, Path::new("/data/log"), cells).await.map_err(|error| error.to_string())
+}
+
+/// The same, where no disk loses what was synced: no shard is damaged.
+pub(super) async fn open_undamaged(
+    env: &Env,
+    config: LogConfig,
+    cells: Option<Cells>,
+) -> Result<Log, String> {
+    match open_log(env, config, cells).await? {
+        log if log.shards_damaged() == 0 => Ok(log),
+        _ => Err("shards are damaged, and no disk here loses what was synced".to_owned()),
     }
 }
 

@@ -11,14 +11,11 @@
 mod client;
 mod model;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tailwater_env::Env;
-use tailwater_format::{ShardId, ShardNumber, StreamId};
-use tailwater_log::{Log, LogConfig, StreamConfig, StreamDurability};
+use tailwater_log::{StreamConfig, StreamDurability};
 
 use crate::checkers::{Report, Violation};
 use crate::planted::Plant;
@@ -26,12 +23,11 @@ use crate::rng::Rng;
 use crate::world::World;
 
 use super::cluster;
-use super::lives::{Lives, Living};
+use super::lives::{Lives, Living, open_undamaged};
+use super::records::shard_id;
 use client::Client;
 use model::Model;
 
-/// Its parent is there; the directory itself is the log's to create, and to sync.
-const DIR: &str = "/data/log";
 const STREAM: &str = "stream";
 const SHARDS: u32 = 2;
 /// The shard whose producer is idempotent.
@@ -80,7 +76,9 @@ fn draw_stream(world: &World, plant: Plant) -> StreamConfig {
 /// From a start to a crash or a close.
 fn live(living: &Living<'_, Model>, rng: &mut Rng) -> Result<(), Violation> {
     let Living { env, model, plant, .. } = living;
-    let Some(log) = living.open(open(env.clone(), cluster::draw_config(rng)))? else { return Ok(()) };
+    let (opener, config) = (env.clone(), cluster::draw_config(rng));
+    let opening = async move { open_undamaged(&opener, config, None).await };
+    let Some(log) = living.open(opening)? else { return Ok(()) };
     model.lock().recovered(&log)?;
     let client = Client { env: env.clone(), log: log.clone(), plant: *plant, model: Arc::clone(model) };
     let reading = client.clone();
@@ -111,17 +109,4 @@ async fn end_in_order(living: &Living<'_, Model>, client: Client) -> Result<(), 
         Ok::<(), Violation>(())
     };
     living.close(close).await
-}
-
-/// Opens the log as a node does; an error in words.
-async fn open(env: Env, config: LogConfig) -> Result<Log, String> {
-    let log = Log::open(&env, config, Path::new(DIR), None).await.map_err(|error| error.to_string())?;
-    if log.shards_damaged() > 0 {
-        return Err("shards are damaged, and no disk here loses what was synced".to_owned());
-    }
-    Ok(log)
-}
-
-fn shard_id(stream: StreamId, shard: u32) -> ShardId {
-    ShardId { stream, shard: ShardNumber(shard) }
 }

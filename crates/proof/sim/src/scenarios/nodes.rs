@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_env::Env;
-use tailwater_format::{ShardId, ShardNumber, StreamId, Term};
+use tailwater_format::{ShardNumber, StreamId, Term};
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_log::{Log, LogConfig, StreamConfig, StreamDurability};
 use tailwater_meta::{Meta, MetaConfig, Recovery};
@@ -38,6 +38,7 @@ use crate::world::{Node, Outside, World, run_on};
 use super::cluster::{draw_config, draw_stream};
 use super::lives::make_data_dir;
 use super::outcome::SharedOutcome;
+use super::records::shard_id;
 
 use bookies::Bookies;
 use links::NodeLinks;
@@ -168,10 +169,6 @@ impl NodesShared {
     }
 }
 
-fn shard_id(stream: StreamId, shard: u32) -> ShardId {
-    ShardId { stream, shard: ShardNumber(shard) }
-}
-
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     world.set_steps_max(40_000_000);
@@ -215,13 +212,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let trouble = Rng::new(world.seed(), "scenario/nodes/trouble");
     shared.outside.spawn("chaos", chaos::trouble(Arc::clone(&shared), trouble)).detach();
 
-    let outside = world.outside();
-    let began = world.now();
-    world.run(async {
-        while world.now().since(began) < TROUBLE && !shared.outcome.has_failed() {
-            outside.sleep(Duration::from_millis(10)).await;
-        }
-    })?;
+    shared.outcome.let_pass(world, TROUBLE)?;
     shared.state.lock().calm = true;
     let well = world.run(settle(Arc::clone(&shared)))?;
     shared.outcome.take_violation()?;

@@ -1,11 +1,13 @@
 //! What the world outside knows of a scenario, and how clients are told that it is over.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_env::Env;
 
 use crate::checkers::{Report, Violation};
+use crate::world::{StuckWorld, World};
 
 /// What the world outside knows of a scenario, whatever that is about.
 #[derive(Default)]
@@ -90,6 +92,16 @@ impl SharedOutcome {
     /// See [`Outcome::report`].
     pub(super) fn report(&self) -> Report {
         self.0.lock().report()
+    }
+
+    /// Lets so much time pass, or less if anything is seen that must not be.
+    pub(super) fn let_pass(&self, world: &World, time: Duration) -> Result<(), StuckWorld> {
+        let (outside, began) = (world.outside(), world.now());
+        world.run(async {
+            while world.now().since(began) < time && !self.has_failed() {
+                outside.sleep(Duration::from_millis(10)).await;
+            }
+        })
     }
 
     /// See [`Outcome::take_violation`].

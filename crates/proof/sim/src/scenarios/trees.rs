@@ -23,8 +23,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_copy::{Copies, PlaceRequest, TreeEdge};
 use tailwater_env::Env;
+use tailwater_format::StreamId;
 use tailwater_format::call::CopyPlan;
-use tailwater_format::{ShardId, ShardNumber, StreamId};
 use tailwater_log::{Log, LogConfig, StreamConfig, StreamDurability};
 
 use crate::checkers::{Report, ShardChecker, Violation, ensure};
@@ -158,10 +158,6 @@ impl TreesShared {
     }
 }
 
-fn shard_id(stream: StreamId, shard: u32) -> ShardId {
-    ShardId { stream, shard: ShardNumber(shard) }
-}
-
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     world.set_steps_max(40_000_000);
@@ -198,12 +194,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     world.run(begin(Arc::clone(&shared)))??;
     outside.spawn("chaos", chaos::trouble(Arc::clone(&shared), rng)).detach();
 
-    let began = world.now();
-    world.run(async {
-        while world.now().since(began) < TROUBLE && !shared.outcome.has_failed() {
-            outside.sleep(Duration::from_millis(10)).await;
-        }
-    })?;
+    shared.outcome.let_pass(world, TROUBLE)?;
     shared.state.lock().calm = true;
     let well = world.run(settle(Arc::clone(&shared)))?;
     shared.outcome.take_violation()?;

@@ -4,11 +4,12 @@ use serde_json::{Value, json};
 use tailwater_sqs::SqsConfig;
 
 use super::Api;
+use super::errors::{Refusal, invalid, missing, no_queue, refusal, unknown, value};
 
 const ARN: &str = "arn:aws:sqs:us-east-1:000000000000:";
 
-/// An action, what it is asked, the code that refuses it, and the text.
-type Refused = (&'static str, Value, &'static str, String);
+/// An action, what it is asked, and how it is refused.
+type Refused = (&'static str, Value, Refusal);
 
 impl Api {
     pub(super) async fn with_queues(names: &[&str]) -> Self {
@@ -21,8 +22,7 @@ impl Api {
     }
 
     async fn refuses(&self, cases: Vec<Refused>) {
-        let rows =
-            cases.into_iter().map(|(action, asked, code, text)| ("refused", action, asked, code, text));
+        let rows = cases.into_iter().map(|(action, asked, refusal)| ("refused", action, asked, refusal));
         self.refuses_all(rows.collect()).await;
     }
 }
@@ -42,57 +42,38 @@ fn of_q(more: Value) -> Value {
 async fn attributes_that_are_none_or_have_no_such_value_are_refused() {
     let api = Api::with_queues(&["q", "q.fifo"]).await;
     let mut cases = vec![
-        (
-            "SetQueueAttributes",
-            set("q", "Nothing", "1"),
-            "InvalidAttributeName",
-            "Unknown Attribute Nothing.".into(),
-        ),
-        (
-            "SetQueueAttributes",
-            set("q", "FifoQueue", "true"),
-            "InvalidAttributeName",
-            "Unknown Attribute FifoQueue.".into(),
-        ),
+        ("SetQueueAttributes", set("q", "Nothing", "1"), unknown("Nothing")),
+        ("SetQueueAttributes", set("q", "FifoQueue", "true"), unknown("FifoQueue")),
         (
             "CreateQueue",
             json!({"QueueName": "new", "Attributes": {"ContentBasedDeduplication": "false"}}),
-            "InvalidAttributeName",
-            "Unknown Attribute ContentBasedDeduplication.".into(),
+            unknown("ContentBasedDeduplication"),
         ),
         (
             "SetQueueAttributes",
             set("q.fifo", "FifoQueue", "false"),
-            "InvalidAttributeValue",
-            "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported."
-                .into(),
+            refusal(
+                "InvalidAttributeValue",
+                "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
+            ),
         ),
-        (
-            "GetQueueAttributes",
-            of_q(json!({"AttributeNames": ["Nothing"]})),
-            "InvalidAttributeName",
-            "Unknown Attribute Nothing.".into(),
-        ),
+        ("GetQueueAttributes", of_q(json!({"AttributeNames": ["Nothing"]})), unknown("Nothing")),
         (
             "CreateQueue",
             json!({"QueueName": "q", "Attributes": {"DelaySeconds": "7"}}),
-            "QueueAlreadyExists",
-            "A queue already exists with the same name and a different value for attribute DelaySeconds"
-                .into(),
+            refusal(
+                "QueueAlreadyExists",
+                "A queue already exists with the same name and a different value for attribute DelaySeconds",
+            ),
         ),
-        (
-            "SetQueueAttributes",
-            set("none", "DelaySeconds", "1"),
-            "AWS.SimpleQueueService.NonExistentQueue",
-            "The specified queue does not exist.".into(),
-        ),
+        ("SetQueueAttributes", set("none", "DelaySeconds", "1"), no_queue()),
     ];
     for name in ["DeduplicationScope", "FifoThroughputLimit"] {
         let value = if name == "DeduplicationScope" { "queue" } else { "perQueue" };
         let text = format!("You can specify the {name} only when FifoQueue is set to true.");
         let create = json!({"QueueName": "new", "Attributes": {name: value}});
-        cases.push(("CreateQueue", create, "InvalidAttributeName", text.clone()));
-        cases.push(("SetQueueAttributes", set("q", name, value), "InvalidAttributeName", text));
+        cases.push(("CreateQueue", create, refusal("InvalidAttributeName", text.clone())));
+        cases.push(("SetQueueAttributes", set("q", name, value), refusal("InvalidAttributeName", text)));
     }
     for (name, values) in [
         ("DelaySeconds", ["-1", "901", "x"]),
@@ -107,7 +88,7 @@ async fn attributes_that_are_none_or_have_no_such_value_are_refused() {
     ] {
         for value in values {
             let text = format!("Invalid value for the parameter {name}.");
-            cases.push(("SetQueueAttributes", set("q", name, value), "InvalidAttributeValue", text));
+            cases.push(("SetQueueAttributes", set("q", name, value), refusal("InvalidAttributeValue", text)));
         }
     }
     api.refuses(cases).await;
@@ -128,7 +109,7 @@ async fn a_queue_is_encrypted_in_one_way() {
     );
     let text = "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.";
     let both = set("q", "SqsManagedSseEnabled", "true");
-    api.refuses(vec![("SetQueueAttributes", both, "InvalidAttributeName", text.into())]).await;
+    api.refuses(vec![("SetQueueAttributes", both, refusal("InvalidAttributeName", text))]).await;
 }
 
 #[tokio::test]
@@ -161,65 +142,33 @@ async fn the_default_period_of_a_key_is_told_with_a_key_alone() {
 async fn tags_have_a_number_and_lengths() {
     let api = Api::with_queues(&["q"]).await;
     let many: serde_json::Map<String, Value> = (0..51).map(|tag| (tag.to_string(), json!("x"))).collect();
-    let text = |text: &str| text.to_owned();
     let (long_key, long_value) = ("k".repeat(129), "v".repeat(257));
     api.refuses(vec![
-        (
-            "TagQueue",
-            of_q(json!({})),
-            "MissingParameter",
-            text("The request must contain the parameter Tags."),
-        ),
-        (
-            "TagQueue",
-            of_q(json!({"Tags": {}})),
-            "MissingParameter",
-            text("The request must contain the parameter Tags."),
-        ),
-        (
-            "TagQueue",
-            of_q(json!({"Tags": many})),
-            "InvalidParameterValue",
-            text("Too many tags added for queue q."),
-        ),
+        ("TagQueue", of_q(json!({})), missing("Tags")),
+        ("TagQueue", of_q(json!({"Tags": {}})), missing("Tags")),
+        ("TagQueue", of_q(json!({"Tags": many})), invalid("Too many tags added for queue q.")),
         (
             "CreateQueue",
             json!({"QueueName": "new", "tags": many}),
-            "InvalidParameterValue",
-            text("Too many tags added for queue new."),
+            invalid("Too many tags added for queue new."),
         ),
         (
             "UntagQueue",
             of_q(json!({"TagKeys": []})),
-            "InvalidParameterValue",
-            text("Tag keys must be between 1 and 128 characters in length."),
+            invalid("Tag keys must be between 1 and 128 characters in length."),
         ),
         (
             "TagQueue",
             of_q(json!({"Tags": {long_key.clone(): "x"}})),
-            "InvalidParameterValue",
-            format!("Value {long_key} for parameter TagKey is invalid. Reason: Must be 1 to 128 in length."),
+            value(&long_key, "TagKey", "Must be 1 to 128 in length."),
         ),
         (
             "TagQueue",
             of_q(json!({"Tags": {"k": long_value}})),
-            "InvalidParameterValue",
-            format!(
-                "Value {long_value} for parameter TagValue is invalid. Reason: Must be at most 256 in length."
-            ),
+            value(&long_value, "TagValue", "Must be at most 256 in length."),
         ),
-        (
-            "TagQueue",
-            of_q(json!({"Tags": {"": "x"}})),
-            "InvalidParameterValue",
-            text("Value  for parameter TagKey is invalid. Reason: Must be 1 to 128 in length."),
-        ),
-        (
-            "ListQueueTags",
-            json!({"QueueUrl": "/000000000000/none"}),
-            "AWS.SimpleQueueService.NonExistentQueue",
-            text("The specified queue does not exist."),
-        ),
+        ("TagQueue", of_q(json!({"Tags": {"": "x"}})), value("", "TagKey", "Must be 1 to 128 in length.")),
+        ("ListQueueTags", json!({"QueueUrl": "/000000000000/none"}), no_queue()),
     ])
     .await;
 }
@@ -230,15 +179,9 @@ async fn permissions_are_told_as_a_policy_and_refused_as_amazon_does() {
     let permission = |label: &str, accounts: &[&str], actions: &[&str]| {
         of_q(json!({"Label": label, "AWSAccountIds": accounts, "Actions": actions}))
     };
-    let label = |reason: &str| format!("Value one for parameter Label is invalid. Reason: {reason}");
+    let label = |reason: &str| value("one", "Label", reason);
     let (account, eight) = ("111111111111", ["SendMessage"; 8]);
-    api.refuses(vec![(
-        "RemovePermission",
-        of_q(json!({"Label": "one"})),
-        "InvalidParameterValue",
-        label("can't find label."),
-    )])
-    .await;
+    api.refuses(vec![("RemovePermission", of_q(json!({"Label": "one"})), label("can't find label."))]).await;
     api.done("AddPermission", permission("two", &[account], &["ReceiveMessage"])).await;
     let told = api.done("GetQueueAttributes", of_q(json!({"AttributeNames": ["Policy"]}))).await;
     let policy: Value =
@@ -248,57 +191,34 @@ async fn permissions_are_told_as_a_policy_and_refused_as_amazon_does() {
     assert_eq!(policy["Statement"][0]["Action"], "SQS:ReceiveMessage");
     api.done("AddPermission", permission("one", &[account, "222222222222"], &["SendMessage", "PurgeQueue"]))
         .await;
-    let value = |value: &str, parameter: &str, reason: &str| {
-        format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}")
-    };
     let owner = "Only the queue owner is allowed to invoke this action.";
     api.refuses(vec![
-        (
-            "AddPermission",
-            permission("one", &[account], &["*"]),
-            "InvalidParameterValue",
-            label("Already exists."),
-        ),
+        ("AddPermission", permission("one", &[account], &["*"]), label("Already exists.")),
         (
             "AddPermission",
             permission("a b", &[account], &["*"]),
-            "InvalidParameterValue",
             value("a b", "Label", "Must be alphanumeric characters, hyphens, or underscores."),
         ),
-        (
-            "AddPermission",
-            permission("three", &[], &["*"]),
-            "InvalidParameterValue",
-            value("[]", "PrincipalId", "Unable to verify."),
-        ),
+        ("AddPermission", permission("three", &[], &["*"]), value("[]", "PrincipalId", "Unable to verify.")),
         (
             "AddPermission",
             permission("three", &["12"], &["*"]),
-            "InvalidParameterValue",
             value("[12]", "PrincipalId", "Unable to verify."),
         ),
-        (
-            "AddPermission",
-            permission("three", &[account], &[]),
-            "MissingParameter",
-            "The request must contain the parameter Actions.".into(),
-        ),
+        ("AddPermission", permission("three", &[account], &[]), missing("Actions")),
         (
             "AddPermission",
             permission("three", &[account], &eight),
-            "OverLimit",
-            "8 Actions were found, maximum allowed is 7.".into(),
+            refusal("OverLimit", "8 Actions were found, maximum allowed is 7."),
         ),
         (
             "AddPermission",
             permission("three", &[account], &["CreateQueue"]),
-            "InvalidParameterValue",
             value("SQS:CreateQueue", "ActionName", owner),
         ),
         (
             "RemovePermission",
             of_q(json!({"Label": "three"})),
-            "InvalidParameterValue",
             value("three", "Label", "can't find label on existing policy."),
         ),
     ])
@@ -340,8 +260,8 @@ async fn a_redrive_policy_says_what_is_wrong_with_it() {
         ),
     ];
     let cases = cases.map(|(policy, reason)| {
-        let text = format!("Value {policy} for parameter RedrivePolicy is invalid. Reason: {reason}");
-        ("SetQueueAttributes", set("q", "RedrivePolicy", &policy), "InvalidParameterValue", text)
+        let refusal = value(&policy, "RedrivePolicy", &reason);
+        ("SetQueueAttributes", set("q", "RedrivePolicy", &policy), refusal)
     });
     api.refuses(cases.into()).await;
 }
@@ -364,68 +284,49 @@ async fn move_tasks_are_refused_as_amazon_does() {
     let to =
         |name: &str| json!({"SourceArn": format!("{ARN}dead"), "DestinationArn": format!("{ARN}{name}")});
     let rate = json!({"SourceArn": format!("{ARN}dead"), "MaxNumberOfMessagesPerSecond": 501});
-    let (bad, none) = ("InvalidParameterValue", "ResourceNotFoundException");
+    let none = |text: &str| refusal("ResourceNotFoundException", text);
     api.refuses(vec![
-        (
-            "StartMessageMoveTask",
-            of("q"),
-            bad,
-            "Source queue must be configured as a Dead Letter Queue.".into(),
-        ),
-        ("StartMessageMoveTask", of("none"), none, gone("SourceArn")),
-        ("StartMessageMoveTask", to("none"), none, gone("DestinationArn")),
+        ("StartMessageMoveTask", of("q"), invalid("Source queue must be configured as a Dead Letter Queue.")),
+        ("StartMessageMoveTask", of("none"), none(&gone("SourceArn"))),
+        ("StartMessageMoveTask", to("none"), none(&gone("DestinationArn"))),
         (
             "StartMessageMoveTask",
             rate,
-            bad,
-            "Value 501 for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: Must be from 1 to 500."
-                .into(),
+            value("501", "MaxNumberOfMessagesPerSecond", "Must be from 1 to 500."),
         ),
         (
             "StartMessageMoveTask",
             json!({"SourceArn": format!("{ARN}dead"), "MaxNumberOfMessagesPerSecond": 0}),
-            bad,
-            "Value 0 for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: Must be from 1 to 500.".into(),
+            value("0", "MaxNumberOfMessagesPerSecond", "Must be from 1 to 500."),
         ),
         (
             "StartMessageMoveTask",
             to("dead"),
-            bad,
-            format!(
-                "Value {ARN}dead for parameter DestinationArn is invalid. Reason: Source and destination must be \
-                 different."
-            ),
+            value(&format!("{ARN}dead"), "DestinationArn", "Source and destination must be different."),
         ),
         (
             "StartMessageMoveTask",
             to("q.fifo"),
-            bad,
-            format!(
-                "Value {ARN}q.fifo for parameter DestinationArn is invalid. Reason: The queues must be of the same \
-                 type."
-            ),
+            value(&format!("{ARN}q.fifo"), "DestinationArn", "The queues must be of the same type."),
         ),
-        ("ListMessageMoveTasks", of("none"), none, gone("SourceArn")),
+        ("ListMessageMoveTasks", of("none"), none(&gone("SourceArn"))),
         (
             "ListMessageMoveTasks",
             json!({"SourceArn": format!("{ARN}dead"), "MaxResults": 0}),
-            bad,
-            "Value 0 for parameter MaxResults is invalid. Reason: Must be from 1 to 10.".into(),
+            value("0", "MaxResults", "Must be from 1 to 10."),
         ),
         (
             "ListMessageMoveTasks",
             json!({"SourceArn": format!("{ARN}dead"), "MaxResults": 11}),
-            bad,
-            "Value 11 for parameter MaxResults is invalid. Reason: Must be from 1 to 10.".into(),
+            value("11", "MaxResults", "Must be from 1 to 10."),
         ),
         (
             "CancelMessageMoveTask",
             json!({"TaskHandle": "x"}),
-            bad,
-            "Value for parameter TaskHandle is invalid.".into(),
+            invalid("Value for parameter TaskHandle is invalid."),
         ),
-        ("CancelMessageMoveTask", handle(1, "none"), none, gone("SourceArn")),
-        ("CancelMessageMoveTask", handle(1, "dead"), none, "Task does not exist.".into()),
+        ("CancelMessageMoveTask", handle(1, "none"), none(&gone("SourceArn"))),
+        ("CancelMessageMoveTask", handle(1, "dead"), none("Task does not exist.")),
     ])
     .await;
     let (status, _, body) = api.query("/", &format!("Action=StartMessageMoveTask&SourceArn={ARN}none")).await;
@@ -444,7 +345,7 @@ async fn one_task_of_a_queue_runs_at_a_time_and_a_failed_one_has_amazon_s_reason
         "MaxNumberOfMessagesPerSecond": 1});
     let started = api.done("StartMessageMoveTask", start.clone()).await;
     let text = "There is already a task running. Only one active task is allowed for a source queue arn at a given time.";
-    api.refuses(vec![("StartMessageMoveTask", start, "InvalidParameterValue", text.into())]).await;
+    api.refuses(vec![("StartMessageMoveTask", start, invalid(text))]).await;
     api.done("CancelMessageMoveTask", json!({"TaskHandle": started["TaskHandle"]})).await;
     // Nobody sent these to the dead-letter queue: where they came from is not known.
     let source = json!({"SourceArn": format!("{ARN}dead")});

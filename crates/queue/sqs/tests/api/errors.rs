@@ -12,8 +12,11 @@ use serde_json::{Map, Value, json};
 
 use super::Api;
 
-/// What is wrong, an action, what it is asked, the code that refuses it as the Query protocol has it, and the text.
-pub(super) type Row = (&'static str, &'static str, Value, &'static str, String);
+/// The code that refuses a request, as the Query protocol has it, and the text.
+pub(super) type Refusal = (&'static str, String);
+
+/// What is wrong, an action, what it is asked, and how it is refused.
+pub(super) type Row = (&'static str, &'static str, Value, Refusal);
 
 /// What the codes begin with that are their types behind it.
 const SQS: &str = "AWS.SimpleQueueService.";
@@ -46,7 +49,7 @@ const ERRORS: [(&str, &str, u16, u16); 21] = [
 impl Api {
     /// Asks each row in both forms.
     pub(super) async fn refuses_all(&self, rows: Vec<Row>) {
-        for (what, action, asked, code, text) in rows {
+        for (what, action, asked, (code, text)) in rows {
             let row = format!("{action}, {what}: {asked}");
             let known = ERRORS.iter().find(|(known, ..)| *known == code).expect("a known code");
             let (_, json_type, json_status, query_status) = known;
@@ -149,12 +152,29 @@ fn of(queue: &str, more: Value) -> Value {
     asked
 }
 
-/// The text of a parameter that can't have that value.
-fn value(value: &str, parameter: &str, reason: &str) -> String {
-    format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}")
+pub(super) fn refusal(code: &'static str, text: impl Into<String>) -> Refusal {
+    (code, text.into())
 }
 
-/// The text of a parameter that is missing.
-fn missing(parameter: &str) -> String {
-    format!("The request must contain the parameter {parameter}.")
+pub(super) fn invalid(text: impl Into<String>) -> Refusal {
+    refusal("InvalidParameterValue", text)
+}
+
+/// A parameter can't have that value.
+pub(super) fn value(value: &str, parameter: &str, reason: &str) -> Refusal {
+    invalid(format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}"))
+}
+
+/// A parameter is missing.
+pub(super) fn missing(parameter: &str) -> Refusal {
+    refusal("MissingParameter", format!("The request must contain the parameter {parameter}."))
+}
+
+/// There is no such attribute of a queue.
+pub(super) fn unknown(attribute: &str) -> Refusal {
+    refusal("InvalidAttributeName", format!("Unknown Attribute {attribute}."))
+}
+
+pub(super) fn no_queue() -> Refusal {
+    refusal("AWS.SimpleQueueService.NonExistentQueue", "The specified queue does not exist.")
 }

@@ -102,9 +102,8 @@ impl World {
                     member_id,
                     instance,
                     generation: generation - i32::from(stale),
-                    protocol_type: None,
-                    protocol: None,
                     assignments: self.group.members.keys().map(assignment).collect(),
+                    ..Sync::default()
                 };
                 let ticket = self.ticket();
                 self.group.sync(self.now, sync, ticket, &mut out);

@@ -12,7 +12,7 @@ use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
 
 /// A request for one's assignment, or, by the leader, with everybody's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sync {
     pub member_id: String,
     pub instance: Option<String>,

@@ -56,14 +56,12 @@ impl World {
     fn sync(&mut self, id: &str, assignments: &[(&str, &str)]) -> u64 {
         self.sync_as(Sync {
             member_id: id.to_owned(),
-            instance: None,
             generation: self.group.generation,
-            protocol_type: None,
-            protocol: None,
             assignments: assignments
                 .iter()
                 .map(|(id, what)| ((*id).to_owned(), Bytes::copy_from_slice(what.as_bytes())))
                 .collect(),
+            ..Sync::default()
         })
     }
 
@@ -373,11 +371,10 @@ fn members_that_have_no_protocol_in_common_are_refused() {
     assert_eq!(world.group.phase, ClassicPhase::Stable, "nobody was disturbed");
     let wrong = Sync {
         member_id: "a".to_owned(),
-        instance: None,
         generation: 1,
         protocol_type: Some("consumer".to_owned()),
         protocol: Some("sticky".to_owned()),
-        assignments: vec![],
+        ..Sync::default()
     };
     let wrong = world.sync_as(wrong);
     assert_eq!(world.synced(wrong).0, code(ErrorCode::InconsistentGroupProtocol));

@@ -263,14 +263,7 @@ impl World {
         let (member_id, instance) = (self.id(who), self.name(who));
         let client = &mut self.clients[who];
         let Some(generation) = client.epoch.filter(|_| client.syncs) else { return };
-        let sync = Sync {
-            member_id,
-            instance,
-            generation,
-            protocol_type: None,
-            protocol: None,
-            assignments: Vec::new(),
-        };
+        let sync = Sync { member_id, instance, generation, ..Sync::default() };
         let answer = self.group.sync(self.now, &sync, &self.catalog);
         assert_eq!(answer.error_code, 0, "it has just joined");
         self.write_all();

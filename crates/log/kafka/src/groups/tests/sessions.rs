@@ -24,11 +24,9 @@ async fn who_waits_for_a_silent_member_of_the_classic_protocol_is_alone_when_its
     assert_eq!((first.error_code, first.generation_id), (0, 1));
     let assigned = Sync {
         member_id: "silent".to_owned(),
-        instance: None,
         generation: 1,
-        protocol_type: None,
-        protocol: None,
         assignments: vec![("silent".to_owned(), "everything".into())],
+        ..Sync::default()
     };
     clock.pass(3 * SECOND).await;
     assert_eq!(groups.sync("g", assigned).await.assignment, "everything");
@@ -48,11 +46,9 @@ async fn who_waits_for_a_silent_member_of_the_classic_protocol_is_alone_when_its
     assert_eq!(groups.heartbeat("g", "silent", None, 1), Err(ErrorCode::UnknownMemberId));
     let assigned = Sync {
         member_id: "next".to_owned(),
-        instance: None,
         generation: 2,
-        protocol_type: None,
-        protocol: None,
         assignments: vec![("next".to_owned(), "everything".into())],
+        ..Sync::default()
     };
     assert_eq!(groups.sync("g", assigned).await.assignment, "everything");
 }

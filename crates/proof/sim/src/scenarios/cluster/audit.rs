@@ -13,6 +13,7 @@ use tailwater_tail::Cells;
 
 use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
+use crate::scenarios::cells;
 use crate::world::{Node, run_on};
 
 use super::{Cluster, shard_id};
@@ -20,7 +21,7 @@ use super::{Cluster, shard_id};
 /// Looks here and there, for as long as the scenario lasts.
 pub(super) async fn audit(shared: Cluster, node: Node) {
     let env = node.env();
-    let cells = shared.cells(&node, &env, Plant::None).await;
+    let cells = cells::both(&shared.net, &node, &env, Plant::None).await;
     while !shared.is_over() {
         // Most of what can go wrong does so while things do.
         let pause_us = if shared.state.lock().calm { 60_000 } else { 6_000 };

@@ -5,29 +5,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_env::Env;
-use tailwater_format::{BatchBuilder, Codec, Producer, ShardNumber, StreamId};
+use tailwater_format::{Codec, Producer, ShardNumber, StreamId};
 use tailwater_log::{AppendAnswer, AppendError, Log};
 use tailwater_tail::DurableSource;
 
 use crate::checkers::{Violation, ensure};
 use crate::log_source::{FoundLog, RemoteLog};
 use crate::rng::Rng;
+use crate::scenarios::records::batch_of;
 use crate::world::run_on;
 
 use super::{Cluster, Generation};
-
-/// A record's value: its identity, then bytes that follow from it.
-pub(in crate::scenarios) fn encode(identity: u64, length: usize) -> Vec<u8> {
-    let mut bytes = identity.to_le_bytes().to_vec();
-    bytes.extend((0..length).map(|at| (identity as u8).wrapping_add(at as u8)));
-    bytes
-}
-
-/// The identity of a value that is whole.
-pub(in crate::scenarios) fn decode(value: &[u8]) -> Option<u64> {
-    let identity = u64::from_le_bytes(*value.first_chunk::<8>()?);
-    (encode(identity, value.len() - 8) == value).then_some(identity)
-}
 
 /// Records on their way, in one batch.
 struct Batch {
@@ -104,12 +92,10 @@ impl Producing {
             let checker = state.checker(generation, self.shard);
             (first..first + count).inspect(|&identity| checker.produced(identity)).collect()
         };
-        let mut builder = BatchBuilder::new();
-        for &identity in &identities {
-            let length = if self.rng.below(10) == 0 { self.rng.below(3_000) } else { self.rng.below(200) };
-            let value = encode(identity, length as usize);
-            builder.append(None, Some(&value), &[], env.wall_ms()).expect("a small record");
-        }
+        let mut builder = batch_of(env, &identities, || {
+            let most = if self.rng.below(10) == 0 { 3_000 } else { 200 };
+            self.rng.below(most)
+        });
         if let Some(id) = self.id {
             builder.set_producer(Producer { id, epoch: 0, base_sequence: self.sequence });
         }

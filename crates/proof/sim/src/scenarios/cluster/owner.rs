@@ -1,7 +1,6 @@
 //! The owner's process: started again, where the disk is, whenever it is down or replaced, and opening the log each
 //! time.
 
-use std::path::Path;
 use std::time::Duration;
 
 use tailwater_env::Env;
@@ -14,12 +13,11 @@ use tailwater_tail::WriterConfig;
 
 use crate::checkers::Violation;
 use crate::rng::Rng;
+use crate::scenarios::cells;
+use crate::scenarios::lives::open_undamaged;
 use crate::world::{Crash, Crashed};
 
 use super::{Cluster, STREAM, shard_id};
-
-/// Where the data is. Its parent is there already; the directory itself is the log's to create, and to sync.
-const DIR: &str = "/data/log";
 
 /// Keeps an owner up, for as long as the scenario lasts.
 pub(super) async fn supervise(shared: Cluster, mut rng: Rng) {
@@ -74,12 +72,8 @@ impl super::ClusterShared {
 }
 
 async fn open(shared: Cluster, place: usize, env: Env, config: LogConfig) -> Result<Log, String> {
-    let cells = shared.cells(&shared.owners[place], &env, shared.plant).await;
-    let log = Log::open(&env, config, Path::new(DIR), Some(cells)).await;
-    let log = log.map_err(|error| error.to_string())?;
-    if log.shards_damaged() > 0 {
-        return Err("shards are damaged, and no disk here loses what was synced".to_owned());
-    }
+    let cells = cells::both(&shared.net, &shared.owners[place], &env, shared.plant).await;
+    let log = open_undamaged(&env, config, Some(cells)).await?;
     let found = match log.stream(STREAM) {
         Ok(found) => found,
         // Once it was there it has to be there, unless it was to be deleted.

@@ -10,9 +10,11 @@ use tailwater_tail::{Cells, Cursor, Entries, FeedReadError, Place, ReaderConfig,
 
 use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
+use crate::scenarios::cells;
+use crate::scenarios::records::decode;
 use crate::world::{Node, run_on};
 
-use super::client::{decode, owners_log};
+use super::client::owners_log;
 use super::{Cluster, Generation, shard_id};
 
 /// Keeps a reader's process up and reading.
@@ -43,7 +45,7 @@ async fn read_all(shared: Cluster, node: Node, env: Env, reader: u64) {
         }
     }
     // What a reader SETs is nothing, so no bug is planted in front of it.
-    let cells = shared.cells(&node, &env, Plant::None).await;
+    let cells = cells::both(&shared.net, &node, &env, Plant::None).await;
     let config = ReaderConfig { delay_max: Duration::from_millis(100), ..ReaderConfig::default() };
     let tail = TailReader::start(&env, Some(cells.clone()), owners_log(&shared), config);
     let shards =

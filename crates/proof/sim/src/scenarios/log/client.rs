@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use tailwater_env::Env;
-use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
-use tailwater_format::{BatchBuilder, Codec, Decompressor, Offset, Producer, ShardId, ShardNumber, batches};
+use tailwater_format::{Codec, Offset, Producer, ShardId, ShardNumber};
 use tailwater_log::{AppendAnswer, AppendError, Fetched, Log, ReadError, StreamError};
 
 use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
-use crate::scenarios::cluster::{decode, encode};
 use crate::scenarios::outcome::{Outcome, spawn_client};
+use crate::scenarios::records::{batch_of, take_in};
 
 use super::model::{Batch, Generation};
 use super::{IDEMPOTENT, Outside, SHARDS, STREAM, shard_id};
@@ -80,25 +79,8 @@ impl Client {
     fn check(&self, generation: Generation, shard: u32, fetched: &Fetched) -> Result<Offset, Violation> {
         let mut model = self.model.lock();
         let checker = model.checker(generation, shard);
-        let damaged = |error: &dyn std::fmt::Display| Violation::new(format!("shard {shard}: {error}"));
-        let mut decompressor = Decompressor::new();
-        let mut count = 0;
-        for batch in fetched.pieces.iter().flat_map(|piece| batches(piece)) {
-            let batch = batch.map_err(|error| damaged(&error))?;
-            let term = batch.header().leader_epoch as u32;
-            let records = batch.records(&mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX);
-            for record in records.map_err(|error| damaged(&error))? {
-                let record = record.map_err(|error| damaged(&error))?;
-                // The first batch may begin earlier.
-                if record.offset.0 < checker.reader_next(READER) {
-                    continue;
-                }
-                let identity = record.value.and_then(decode);
-                let identity = identity.ok_or_else(|| damaged(&format!("a record at {}", record.offset)))?;
-                checker.read(READER, record.offset.0, identity, term)?;
-                count += 1;
-            }
-        }
+        let count = take_in(checker, READER, fetched, |_, _| Ok(()))
+            .map_err(|violation| Violation::new(format!("shard {shard}: {violation}")))?;
         let next = Offset(checker.reader_next(READER));
         ensure(fetched.pieces.is_empty() || count > 0, || format!("shard {shard}: no record at {next}"))?;
         model.count("records read", count);
@@ -193,12 +175,10 @@ impl Client {
             return batch;
         }
         let identities = model.identities(generation, shard, 1 + self.env.random_below(4));
-        let mut builder = BatchBuilder::new();
-        for &identity in &identities {
+        let mut builder = batch_of(&self.env, &identities, || {
             let most = if self.env.random_below(10) == 0 { 3_000 } else { 200 };
-            let value = encode(identity, self.env.random_below(most) as usize);
-            builder.append(None, Some(&value), &[], self.env.wall_ms()).expect("a small record");
-        }
+            self.env.random_below(most)
+        });
         let id = model.producer.id.filter(|_| shard == IDEMPOTENT);
         let sequence = model.producer.sequence;
         if let Some(id) = id {

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
-use tailwater_format::{BatchBuilder, Codec, Decompressor, Offset, ShardNumber, batches};
+use tailwater_format::{Codec, Offset, ShardNumber};
 use tailwater_log::{AppendError, Fetched, ReadError};
 
 use crate::checkers::{Violation, ensure};
 use crate::rng::Rng;
-use crate::scenarios::cluster::{decode, encode};
+use crate::scenarios::records::{batch_of, shard_id, take_in};
 use crate::world::run_on;
 
-use super::{LATE, NAMES, SHARDS, SharedNodes, shard_id};
+use super::{LATE, NAMES, SHARDS, SharedNodes};
 
 /// How long a client waits for an answer: longer than the store does before it gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,12 +32,8 @@ pub(super) async fn produce(shared: SharedNodes, shard: u32, mut rng: Rng) {
             let identities: Vec<u64> = (0..rng.between(1, 4)).map(|_| state.produced(shard)).collect();
             (identities, state.terms[shard as usize])
         };
-        let mut builder = BatchBuilder::new();
-        for &identity in &identities {
-            let value = encode(identity, rng.below(300) as usize);
-            builder.append(None, Some(&value), &[], life.env.wall_ms()).expect("a small record");
-        }
-        let (log, bytes) = (life.log.clone(), builder.finish(Codec::None));
+        let bytes = batch_of(&life.env, &identities, || rng.below(300)).finish(Codec::None);
+        let log = life.log.clone();
         let append = async move { log.append(stream, ShardNumber(shard), bytes).await };
         let answer = shared.outside.timeout(PATIENCE, run_on(&life.env, "append", append)).await;
         let mut state = shared.state.lock();
@@ -123,27 +118,9 @@ pub(super) async fn consume(shared: SharedNodes, shard: u32, mut rng: Rng) {
 
 /// Takes in what was read from where the consumer is.
 fn check(shared: &SharedNodes, reader: u64, shard: u32, fetched: &Fetched) -> Result<(), Violation> {
-    let mut state = shared.state.lock();
-    let damaged = |error: &dyn std::fmt::Display| Violation::new(error.to_string());
-    let mut decompressor = Decompressor::new();
-    for batch in fetched.pieces.iter().flat_map(|piece| batches(piece)) {
-        let batch = batch.map_err(|error| damaged(&error))?;
-        let term = batch.header().leader_epoch as u32;
-        let records = batch.records(&mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX);
-        for record in records.map_err(|error| damaged(&error))? {
-            let record = record.map_err(|error| damaged(&error))?;
-            let offset = record.offset.0;
-            let checker = &mut state.checkers[shard as usize];
-            // The first batch may begin earlier.
-            if offset < checker.reader_next(reader) {
-                continue;
-            }
-            let identity = record.value.and_then(decode);
-            let identity = identity.ok_or_else(|| damaged(&format!("a record at {offset}")))?;
-            checker.read(reader, offset, identity, term)?;
-            shared.outcome.count("records read", 1);
-        }
-    }
+    let checker = &mut shared.state.lock().checkers[shard as usize];
+    let read = take_in(checker, reader, fetched, |_, _| Ok(()))?;
+    shared.outcome.count("records read", read);
     Ok(())
 }
 

@@ -1,6 +1,5 @@
 //! The process of a node: started again whenever it is down.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use tailwater_log::{Log, LogConfig, ShardMember, ShardSharing, SharedMetadata};
 use tailwater_meta::Meta;
 use tokio::sync::watch;
 
+use crate::scenarios::lives::open_log;
 use crate::world::{Crash, Crashed};
 
 use super::links::{LinkPlace, NodeLink};
@@ -16,8 +16,6 @@ use super::meta::NodeMeta;
 use super::store::SimLedgers;
 use super::{NAMES, NodeLife, SharedNodes};
 
-/// Its parent is there already; the directory itself is the log's to create, and to sync.
-const DIR: &str = "/data/log";
 /// How often a node looks who is there, and what is to be done.
 const LOOK: Duration = Duration::from_millis(500);
 /// Pause before a look that something which has changed gives cause to.
@@ -64,7 +62,7 @@ async fn open(shared: SharedNodes, number: usize, env: Env) -> Result<NodeLife, 
         metadata: Some(SharedMetadata { meta, place, cluster, is_shared: true }),
         ..shared.config.clone()
     };
-    let log = Log::open(&env, config, Path::new(DIR), None).await.map_err(|error| error.to_string())?;
+    let log = open_log(&env, config, None).await?;
     let sharing = ShardSharing::new(&log).map_err(|error| error.to_string())?;
     env.spawn("node-sharing", share(shared, link, log.clone(), sharing)).detach();
     Ok(NodeLife { env, log })

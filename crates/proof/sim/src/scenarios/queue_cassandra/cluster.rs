@@ -241,6 +241,20 @@ impl SimRows {
         }
     }
 
+    fn put(&self, level: Consistency, key: ClusterKey, stamp: i64, value: ClusterValue) -> Done<'_, ()> {
+        self.write(level, ClusterWrite::Row(key, stamp, Some(value)))
+    }
+
+    /// A call comes to the cluster, or fails on its way there.
+    async fn arrive(&self) -> Result<(), RowsError> {
+        if self.cluster.fails() {
+            self.env.sleep(TIMEOUT).await;
+            return timed_out();
+        }
+        self.env.sleep(self.cluster.delay(false)).await;
+        Ok(())
+    }
+
     fn write(&self, level: Consistency, write: ClusterWrite) -> Done<'_, ()> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
@@ -287,11 +301,7 @@ impl SimRows {
     ) -> Done<'_, Vec<(ClusterKey, ClusterValue)>> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
-            if cluster.fails() {
-                self.env.sleep(TIMEOUT).await;
-                return timed_out();
-            }
-            self.env.sleep(cluster.delay(false)).await;
+            self.arrive().await?;
             let first = cluster.rng.lock().index(REPLICAS);
             let is_quorum = level == Consistency::Quorum && self.plant != Plant::ReadOfOne;
             let needed = if is_quorum { 2 } else { 1 };
@@ -356,7 +366,7 @@ impl Rows for SimRows {
         }
         let key = ClusterKey::Tuple(at, tuple.visible_at, tuple.number);
         let stamp = stamp(tuple.number, tuple.moves);
-        self.write(level, ClusterWrite::Row(key, stamp, Some(ClusterValue::Tuple(tuple))))
+        self.put(level, key, stamp, ClusterValue::Tuple(tuple))
     }
 
     fn delete_tuple(&self, level: Consistency, at: RowPartition, tuple: Tuple) -> Done<'_, ()> {
@@ -382,11 +392,7 @@ impl Rows for SimRows {
         {
             return Box::pin(async { Ok(()) });
         }
-        let stamp = stamp(number, 0);
-        self.write(
-            level,
-            ClusterWrite::Row(ClusterKey::Body(at, number), stamp, Some(ClusterValue::Body(body))),
-        )
+        self.put(level, ClusterKey::Body(at, number), stamp(number, 0), ClusterValue::Body(body))
     }
 
     fn delete_body(&self, level: Consistency, at: RowPartition, number: Number) -> Done<'_, ()> {
@@ -420,10 +426,7 @@ impl Rows for SimRows {
     }
 
     fn put_bucket(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()> {
-        self.write(
-            level,
-            ClusterWrite::Row(ClusterKey::Bucket(queue, kind, bucket), 2, Some(ClusterValue::Bucket)),
-        )
+        self.put(level, ClusterKey::Bucket(queue, kind, bucket), 2, ClusterValue::Bucket)
     }
 
     fn buckets(
@@ -464,10 +467,7 @@ impl Rows for SimRows {
 
     fn put_floor(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()> {
         let stamp = i64::try_from(bucket).expect("a time");
-        self.write(
-            level,
-            ClusterWrite::Row(ClusterKey::Floor(queue, kind), stamp, Some(ClusterValue::Floor(bucket))),
-        )
+        self.put(level, ClusterKey::Floor(queue, kind), stamp, ClusterValue::Floor(bucket))
     }
 
     fn forward(
@@ -496,10 +496,7 @@ impl Rows for SimRows {
         (visible_at, moves): (u64, u32),
     ) -> Done<'_, ()> {
         let key = ClusterKey::Forward(queue, number, token);
-        self.write(
-            level,
-            ClusterWrite::Row(key, stamp(number, moves), Some(ClusterValue::Forward(visible_at, moves))),
-        )
+        self.put(level, key, stamp(number, moves), ClusterValue::Forward(visible_at, moves))
     }
 
     fn put_letter(&self, level: Consistency, queue: QueueId, number: Number, letter: Letter) -> Done<'_, ()> {
@@ -511,7 +508,7 @@ impl Rows for SimRows {
             return Box::pin(async { Ok(()) });
         }
         let key = ClusterKey::Letter(queue, number, letter);
-        self.write(level, ClusterWrite::Row(key, stamp(letter.number, 0), Some(ClusterValue::Letter)))
+        self.put(level, key, stamp(letter.number, 0), ClusterValue::Letter)
     }
 
     fn letters(
@@ -544,7 +541,7 @@ impl Rows for SimRows {
             return Box::pin(async { Ok(()) });
         }
         let (key, stamp) = (ClusterKey::Report(report.front), report.number.cast_signed());
-        self.write(Consistency::Quorum, ClusterWrite::Row(key, stamp, Some(ClusterValue::Report(report))))
+        self.put(Consistency::Quorum, key, stamp, ClusterValue::Report(report))
     }
 
     fn reports(&self) -> Done<'_, Vec<FrontReport>> {
@@ -583,11 +580,7 @@ impl Rows for SimRows {
         ttl_s: u32,
     ) -> Done<'a, bool> {
         Box::pin(async move {
-            if self.cluster.fails() {
-                self.env.sleep(TIMEOUT).await;
-                return timed_out();
-            }
-            self.env.sleep(self.cluster.delay(false)).await;
+            self.arrive().await?;
             let is_done = {
                 let now = Duration::from_nanos(self.cluster.outside.now().as_ns());
                 let mut records = self.cluster.records.lock();
@@ -705,11 +698,7 @@ impl SimRows {
         from: &str,
         upto: Option<&str>,
     ) -> Result<Vec<(String, Record)>, RowsError> {
-        if self.cluster.fails() {
-            self.env.sleep(TIMEOUT).await;
-            return timed_out();
-        }
-        self.env.sleep(self.cluster.delay(false)).await;
+        self.arrive().await?;
         let now = self.cluster.now();
         let records = self.cluster.records.lock();
         let there = records
@@ -721,11 +710,7 @@ impl SimRows {
 
     /// The cells of a group, by key.
     async fn group(&self, queue: QueueId, group: GroupKey) -> Result<Vec<RowCell>, RowsError> {
-        if self.cluster.fails() {
-            self.env.sleep(TIMEOUT).await;
-            return timed_out();
-        }
-        self.env.sleep(self.cluster.delay(false)).await;
+        self.arrive().await?;
         *self.cluster.rows_read.lock() += 1;
         let now = self.cluster.now();
         let cells = {

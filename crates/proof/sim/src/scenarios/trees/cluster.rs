@@ -1,24 +1,20 @@
 //! The process of a cluster's node: started again whenever it is down.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_copy::testing::CopyService;
 use tailwater_copy::{ClusterLinks, Copies};
 use tailwater_env::{BoxFuture, Env};
-use tailwater_log::Log;
 use tailwater_rma::{Connection, LocalDoorbell};
 
 use crate::checkers::Violation;
 use crate::net::Net;
 use crate::planted::Plant;
+use crate::scenarios::lives::open_undamaged;
 use crate::world::{Crash, Crashed, Node};
 
 use super::{ClusterLife, NAMES, STREAM, Trees, consumers, producers};
-
-/// Its parent is there already; the directory itself is the log's to create, and to sync.
-const DIR: &str = "/data/log";
 
 /// Where a cluster is reached.
 pub(in crate::scenarios) fn address(number: usize) -> String {
@@ -70,11 +66,7 @@ pub(super) async fn supervise(shared: Trees, number: usize) {
 }
 
 async fn open(shared: Trees, number: usize, env: Env) -> Result<ClusterLife, String> {
-    let log = Log::open(&env, shared.config.clone(), Path::new(DIR), None).await;
-    let log = log.map_err(|error| error.to_string())?;
-    if log.shards_damaged() > 0 {
-        return Err("shards are damaged, and no disk here loses what was synced".to_owned());
-    }
+    let log = open_undamaged(&env, shared.config.clone(), None).await?;
     let (net, node) = (shared.net.clone(), shared.nodes[number].clone());
     let links = Arc::new(SimLinks { net, node, plant: shared.plant });
     let copies = Copies::start(&env, &log, Some(NAMES[number]), links).await;

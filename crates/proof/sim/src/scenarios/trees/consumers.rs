@@ -1,17 +1,15 @@
 //! The consumers of a cluster: one that follows each shard through all lives of the cluster, and at the end one that
 //! reads it from its start.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
-use tailwater_format::{Decompressor, Offset, batches};
+use tailwater_format::Offset;
 use tailwater_log::{Fetched, ReadError};
 
 use crate::checkers::{Violation, ensure};
-use crate::scenarios::cluster::decode;
+use crate::scenarios::records::{shard_id, take_in};
 
-use super::{ClusterLife, LATE, NAMES, Trees, TreesState, shard_id};
+use super::{ClusterLife, LATE, Lineage, NAMES, Trees};
 
 /// Follows a shard of a cluster.
 pub(super) async fn consume(shared: Trees, number: usize, life: ClusterLife, shard: u32) {
@@ -60,32 +58,11 @@ pub(super) async fn consume(shared: Trees, number: usize, life: ClusterLife, sha
 /// Takes in what was read from where the consumer is.
 fn check(shared: &Trees, lineage: u64, reader: u64, shard: u32, fetched: &Fetched) -> Result<(), Violation> {
     let mut state = shared.state.lock();
-    let damaged = |error: &dyn std::fmt::Display| Violation::new(format!("shard {shard}: {error}"));
-    let mut decompressor = Decompressor::new();
-    for batch in fetched.pieces.iter().flat_map(|piece| batches(piece)) {
-        let batch = batch.map_err(|error| damaged(&error))?;
-        let term = batch.header().leader_epoch as u32;
-        let records = batch.records(&mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX);
-        for record in records.map_err(|error| damaged(&error))? {
-            let record = record.map_err(|error| damaged(&error))?;
-            let offset = record.offset.0;
-            // The first batch may begin earlier.
-            if offset < state.checker(lineage, shard).reader_next(reader) {
-                continue;
-            }
-            let identity = record.value.and_then(decode);
-            let identity = identity.ok_or_else(|| damaged(&format!("a record at {offset}")))?;
-            state.checker(lineage, shard).read(reader, offset, identity, term)?;
-            let known = *state.terms(lineage).entry((shard, offset)).or_insert(term);
-            ensure(known == term, || format!("offset {offset} is of term {term}, and elsewhere of {known}"))?;
-            shared.outcome.count("records read", 1);
-        }
-    }
+    let Lineage { checkers, terms } = state.lineage(lineage);
+    let read = take_in(&mut checkers[shard as usize], reader, fetched, |offset, term| {
+        let known = *terms.entry((shard, offset)).or_insert(term);
+        ensure(known == term, || format!("offset {offset} is of term {term}, and elsewhere of {known}"))
+    })?;
+    shared.outcome.count("records read", read);
     Ok(())
-}
-
-impl TreesState {
-    fn terms(&mut self, lineage: u64) -> &mut BTreeMap<(u32, u64), u32> {
-        &mut self.lineages.entry(lineage).or_default().terms
-    }
 }

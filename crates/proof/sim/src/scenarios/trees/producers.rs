@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tailwater_format::{BatchBuilder, Codec, ShardNumber};
+use tailwater_format::{Codec, ShardNumber};
 use tailwater_log::AppendError;
 
 use crate::checkers::ShardChecker;
-use crate::scenarios::cluster::encode;
+use crate::scenarios::records::batch_of;
 
-use super::{ClusterLife, Trees, TreesState};
+use super::{ClusterLife, Lineage, Trees, TreesState};
 
 /// Appends to a shard as long as this cluster has the source; waits for the answer before it sends the next batch.
 pub(super) async fn produce(shared: Trees, number: usize, life: ClusterLife, shard: u32) {
@@ -26,12 +26,8 @@ pub(super) async fn produce(shared: Trees, number: usize, life: ClusterLife, sha
             let mut state = shared.state.lock();
             (0..1 + life.env.random_below(4)).map(|_| state.produced(lineage, shard)).collect()
         };
-        let mut builder = BatchBuilder::new();
-        for &identity in &identities {
-            let value = encode(identity, env.random_below(300) as usize);
-            builder.append(None, Some(&value), &[], env.wall_ms()).expect("a small record");
-        }
-        let answer = log.append(stream, ShardNumber(shard), builder.finish(Codec::None)).await;
+        let batch = batch_of(env, &identities, || env.random_below(300)).finish(Codec::None);
+        let answer = log.append(stream, ShardNumber(shard), batch).await;
         let is_same = life.lineage() == Some(lineage);
         let mut state = shared.state.lock();
         let checker = state.checker(lineage, shard);
@@ -49,10 +45,12 @@ pub(super) async fn produce(shared: Trees, number: usize, life: ClusterLife, sha
 }
 
 impl TreesState {
+    pub(super) fn lineage(&mut self, lineage: u64) -> &mut Lineage {
+        self.lineages.get_mut(&lineage).expect("whoever makes a lineage says so before others go by it")
+    }
+
     pub(super) fn checker(&mut self, lineage: u64, shard: u32) -> &mut ShardChecker {
-        let lineage =
-            self.lineages.get_mut(&lineage).expect("whoever makes a lineage says so before others go by it");
-        &mut lineage.checkers[shard as usize]
+        &mut self.lineage(lineage).checkers[shard as usize]
     }
 
     /// A new record's identity.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tailwater_sqs::{AccountConfig, KeyConfig, SqsConfig};
 
 use super::super::Api;
-use super::{Row, missing, of};
+use super::{Row, missing, no_queue, of, refusal};
 
 /// The actions about a queue, and what they are asked besides.
 fn of_a_queue() -> Vec<(&'static str, Value)> {
@@ -54,39 +54,26 @@ async fn every_action_about_a_queue_says_that_there_is_none_or_that_its_address_
         let mut no_address = of("q", more.clone());
         no_address["QueueUrl"] = json!("http://h/");
         vec![
-            (
-                "no such queue",
-                action,
-                of("none", more.clone()),
-                "AWS.SimpleQueueService.NonExistentQueue",
-                "The specified queue does not exist.".to_owned(),
-            ),
-            ("no queue", action, more, "MissingParameter", missing("QueueUrl")),
+            ("no such queue", action, of("none", more.clone()), no_queue()),
+            ("no queue", action, more, missing("QueueUrl")),
             (
                 "no address",
                 action,
                 no_address,
-                "InvalidAddress",
-                "The address http://h/ is not valid for this endpoint.".to_owned(),
+                refusal("InvalidAddress", "The address http://h/ is not valid for this endpoint."),
             ),
         ]
     });
     api.refuses_all(rows.collect()).await;
-    let none = vec![(
-        "no such queue",
-        "GetQueueUrl",
-        json!({"QueueName": "none"}),
-        "AWS.SimpleQueueService.NonExistentQueue",
-        "The specified queue does not exist.".to_owned(),
-    )];
+    let none = vec![("no such queue", "GetQueueUrl", json!({"QueueName": "none"}), no_queue())];
     api.refuses_all(none).await;
 }
 
 #[tokio::test]
 async fn what_is_no_action_is_none_in_either_form() {
     let api = Api::with_queues(&["q"]).await;
-    let text = "The action NoAction is not valid for this endpoint.".to_owned();
-    api.refuses_all(vec![("no action", "NoAction", json!({}), "InvalidAction", text)]).await;
+    let text = "The action NoAction is not valid for this endpoint.";
+    api.refuses_all(vec![("no action", "NoAction", json!({}), refusal("InvalidAction", text))]).await;
     // At a queue's address there are only the actions about that.
     for action in ["CreateQueue", "ListQueues"] {
         let (status, _, body) = api.query("/000000000000/q", &format!("Action={action}&QueueName=new")).await;

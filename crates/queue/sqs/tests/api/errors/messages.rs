@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::Api;
-use super::{Row, missing, of, value};
+use super::{Row, invalid, missing, of, refusal, value};
 
 const INVALID: &str = "InvalidParameterValue";
 const QUEUE_TYPE: &str = "The request include parameter that is not valid for this queue type.";
@@ -38,77 +38,52 @@ async fn errors_of_send_message() {
     let too_long = "One or more parameters are invalid. Reason: Message must be shorter than 1048576 bytes.";
     let action = "SendMessage";
     let rows: Vec<Row> = vec![
-        ("no body", action, of("q", json!({})), "MissingParameter", missing("MessageBody")),
-        (
-            "an empty body",
-            action,
-            send(json!({"MessageBody": ""})),
-            "MissingParameter",
-            missing("MessageBody"),
-        ),
+        ("no body", action, of("q", json!({})), missing("MessageBody")),
+        ("an empty body", action, send(json!({"MessageBody": ""})), missing("MessageBody")),
         (
             "a character that XML has not",
             action,
             send(json!({"MessageBody": "\u{1}"})),
-            "InvalidMessageContents",
-            CHARACTERS.to_owned(),
+            refusal("InvalidMessageContents", CHARACTERS),
         ),
-        (
-            "too long",
-            action,
-            send(json!({"MessageBody": "x".repeat(1_048_577)})),
-            INVALID,
-            too_long.to_owned(),
-        ),
-        ("no delay", action, send(json!({"DelaySeconds": -1})), INVALID, value("-1", "DelaySeconds", delay)),
-        (
-            "a long delay",
-            action,
-            send(json!({"DelaySeconds": 901})),
-            INVALID,
-            value("901", "DelaySeconds", delay),
-        ),
+        ("too long", action, send(json!({"MessageBody": "x".repeat(1_048_577)})), invalid(too_long)),
+        ("no delay", action, send(json!({"DelaySeconds": -1})), value("-1", "DelaySeconds", delay)),
+        ("a long delay", action, send(json!({"DelaySeconds": 901})), value("901", "DelaySeconds", delay)),
         (
             "a deduplication id without groups",
             action,
             send(json!({"MessageDeduplicationId": "d"})),
-            INVALID,
             value("d", "MessageDeduplicationId", QUEUE_TYPE),
         ),
         (
             "a delay in a group",
             action,
             send_in_a_group(json!({"MessageGroupId": "g", "MessageDeduplicationId": "d", "DelaySeconds": 2})),
-            INVALID,
             value("2", "DelaySeconds", QUEUE_TYPE),
         ),
         (
             "no group",
             action,
             send_in_a_group(json!({"MessageDeduplicationId": "d"})),
-            "MissingParameter",
             missing("MessageGroupId"),
         ),
-        ("no id", action, send_in_a_group(json!({"MessageGroupId": "g"})), INVALID, no_id.to_owned()),
+        ("no id", action, send_in_a_group(json!({"MessageGroupId": "g"})), invalid(no_id)),
         (
             "a long group",
             action,
             send_in_a_group(long_group),
-            INVALID,
             value(&long, "MessageGroupId", &id("MessageGroupId")),
         ),
         (
             "a control character in a group",
             action,
             send_in_a_group(control),
-            INVALID,
             value("g\u{1}", "MessageGroupId", &id("MessageGroupId")),
         ),
         (
             "a long id",
             action,
             send_in_a_group(json!({"MessageGroupId": "g", "MessageDeduplicationId": long})),
-            INVALID,
             value(&long, "MessageDeduplicationId", &id("MessageDeduplicationId")),
         ),
     ];
@@ -120,9 +95,8 @@ async fn errors_of_message_attributes() {
     let api = Api::with_queues(&["q"]).await;
     let text = |value: &str| json!({"DataType": "String", "StringValue": value});
     let with = |name: &str, attribute: Value| send(json!({"MessageAttributes": {name: attribute}}));
-    let row = |what: &'static str, asked: Value, text: &str| -> Row {
-        (what, "SendMessage", asked, INVALID, text.to_owned())
-    };
+    let row =
+        |what: &'static str, asked: Value, text: &str| -> Row { (what, "SendMessage", asked, invalid(text)) };
     let mut rows: Vec<Row> = Vec::new();
     let long = "L".repeat(257);
     for name in ["AWS.x", "aWs.x", "AMAZON.x"] {
@@ -227,30 +201,33 @@ async fn errors_of_batches() {
             "no entries",
             action,
             batch(&[]),
-            "AWS.SimpleQueueService.EmptyBatchRequest",
-            format!("There should be at least one {action}RequestEntry in the request."),
+            refusal(
+                "AWS.SimpleQueueService.EmptyBatchRequest",
+                format!("There should be at least one {action}RequestEntry in the request."),
+            ),
         ));
         for count in [11, 20] {
             rows.push((
                 "many entries",
                 action,
                 batch(&ids(count)),
-                "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
-                format!("Maximum number of entries per request are 10. You have sent {count}."),
+                refusal(
+                    "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
+                    format!("Maximum number of entries per request are 10. You have sent {count}."),
+                ),
             ));
         }
         for id in [String::new(), "x".repeat(81), "in:valid".to_owned()] {
             let text = "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at \
                 most 80 letters long.";
             let code = "AWS.SimpleQueueService.InvalidBatchEntryId";
-            rows.push(("an id that is none", action, batch(&[id]), code, text.to_owned()));
+            rows.push(("an id that is none", action, batch(&[id]), refusal(code, text)));
         }
         rows.push((
             "an id twice",
             action,
             batch(&["a".to_owned(), "a".to_owned()]),
-            "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
-            "Id a repeated.".to_owned(),
+            refusal("AWS.SimpleQueueService.BatchEntryIdsNotDistinct", "Id a repeated."),
         ));
     }
     let long = json!([{"Id": "a", "MessageBody": "x".repeat(600_000)}, {"Id": "b", "MessageBody": "x".repeat(600_000)}]);
@@ -258,8 +235,10 @@ async fn errors_of_batches() {
         "too long together",
         "SendMessageBatch",
         of("q", json!({"Entries": long})),
-        "AWS.SimpleQueueService.BatchRequestTooLong",
-        "Batch requests cannot be longer than 1048576 bytes. You have sent 1200000 bytes.".to_owned(),
+        refusal(
+            "AWS.SimpleQueueService.BatchRequestTooLong",
+            "Batch requests cannot be longer than 1048576 bytes. You have sent 1200000 bytes.",
+        ),
     ));
     api.refuses_all(rows).await;
 }
@@ -306,8 +285,8 @@ async fn errors_of_receive_message() {
     ] {
         for number in values {
             let given = number.parse::<i64>().expect("a number");
-            let text = value(number, parameter, reason);
-            rows.push(("out of bounds", action, of("q", json!({parameter: given})), INVALID, text));
+            let refusal = value(number, parameter, reason);
+            rows.push(("out of bounds", action, of("q", json!({parameter: given})), refusal));
         }
     }
     let attempt = of("q.fifo", json!({"ReceiveRequestAttemptId": "x".repeat(129)}));
@@ -316,7 +295,6 @@ async fn errors_of_receive_message() {
         "a long attempt",
         action,
         attempt,
-        INVALID,
         value(&"x".repeat(129), "ReceiveRequestAttemptId", reason),
     ));
     api.refuses_all(rows).await;
@@ -325,7 +303,10 @@ async fn errors_of_receive_message() {
 #[tokio::test]
 async fn errors_of_receipts() {
     let api = Api::with_queues(&["q", "q.fifo", "other"]).await;
-    let bad = |handle: &str| format!("The input receipt handle \"{handle}\" is not a valid receipt handle.");
+    let bad = |handle: &str| {
+        let text = format!("The input receipt handle \"{handle}\" is not a valid receipt handle.");
+        refusal("ReceiptHandleIsInvalid", text)
+    };
     let receive = async |queue: &str, seconds: u32| {
         let message = of(queue, json!({"MessageBody": "m"}));
         let grouped =
@@ -349,42 +330,32 @@ async fn errors_of_receipts() {
     let bounds = "Must be between 0 and 43200, if provided.";
     let (deletes, changes) = ("DeleteMessage", "ChangeMessageVisibility");
     let no_handle = of("q", json!({"VisibilityTimeout": 1}));
-    let invalid = "ReceiptHandleIsInvalid";
     api.refuses_all(vec![
-        ("no receipt", deletes, of("q", json!({})), "MissingParameter", missing("ReceiptHandle")),
-        ("no such receipt", deletes, delete("q", "garbage"), invalid, bad("garbage")),
-        ("another queue's", deletes, delete("q", &elsewhere), invalid, bad(&elsewhere)),
+        ("no receipt", deletes, of("q", json!({})), missing("ReceiptHandle")),
+        ("no such receipt", deletes, delete("q", "garbage"), bad("garbage")),
+        ("another queue's", deletes, delete("q", &elsewhere), bad(&elsewhere)),
         (
             "too late in a FIFO queue",
             deletes,
             delete("q.fifo", &expired),
-            INVALID,
             value(&expired, "ReceiptHandle", "The receipt handle has expired."),
         ),
-        ("no receipt", changes, no_handle, "MissingParameter", missing("ReceiptHandle")),
-        ("no timeout", changes, delete("q", &held), "MissingParameter", missing("VisibilityTimeout")),
-        ("no such receipt", changes, change("q", "INVALID", 60), invalid, bad("INVALID")),
-        (
-            "a long time",
-            changes,
-            change("q", &held, 43_201),
-            INVALID,
-            value("43201", "VisibilityTimeout", bounds),
-        ),
-        ("no time", changes, change("q", &held, -1), INVALID, value("-1", "VisibilityTimeout", bounds)),
+        ("no receipt", changes, no_handle, missing("ReceiptHandle")),
+        ("no timeout", changes, delete("q", &held), missing("VisibilityTimeout")),
+        ("no such receipt", changes, change("q", "INVALID", 60), bad("INVALID")),
+        ("a long time", changes, change("q", &held, 43_201), value("43201", "VisibilityTimeout", bounds)),
+        ("no time", changes, change("q", &held, -1), value("-1", "VisibilityTimeout", bounds)),
         (
             "a deleted message",
             changes,
             change("q", &deleted, 42),
-            INVALID,
             value(&deleted, "ReceiptHandle", of_no_message),
         ),
         (
             "too late in a FIFO queue",
             changes,
             change("q.fifo", &expired, 1),
-            "AWS.SimpleQueueService.MessageNotInflight",
-            "The message referred to is not in flight.".to_owned(),
+            refusal("AWS.SimpleQueueService.MessageNotInflight", "The message referred to is not in flight."),
         ),
     ])
     .await;

@@ -4,9 +4,7 @@
 use serde_json::{Value, json};
 
 use super::super::Api;
-use super::{Row, missing, of, value};
-
-const INVALID: &str = "InvalidParameterValue";
+use super::{Row, invalid, missing, of, refusal, unknown, value};
 
 #[tokio::test]
 async fn errors_of_create_queue() {
@@ -17,43 +15,44 @@ async fn errors_of_create_queue() {
     let fifo = "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with \
         .fifo suffix and be 1 to 80 in length.";
     let mut rows: Vec<Row> = vec![
-        ("no name", action, json!({}), "MissingParameter", missing("QueueName")),
+        ("no name", action, json!({}), missing("QueueName")),
         (
             "a moment after it was deleted",
             action,
             json!({"QueueName": "gone"}),
-            "AWS.SimpleQueueService.QueueDeletedRecently",
-            "You must wait 60 seconds after deleting a queue before you can create another with the same name."
-                .to_owned(),
+            refusal(
+                "AWS.SimpleQueueService.QueueDeletedRecently",
+                "You must wait 60 seconds after deleting a queue before you can create another with the same name.",
+            ),
         ),
         (
             "another value",
             action,
             json!({"QueueName": "q", "Attributes": {"DelaySeconds": "7"}}),
-            "QueueAlreadyExists",
-            "A queue already exists with the same name and a different value for attribute DelaySeconds".to_owned(),
+            refusal(
+                "QueueAlreadyExists",
+                "A queue already exists with the same name and a different value for attribute DelaySeconds",
+            ),
         ),
         (
             "an attribute that is none",
             action,
             json!({"QueueName": "new", "Attributes": {"Nothing": "1"}}),
-            "InvalidAttributeName",
-            "Unknown Attribute Nothing.".to_owned(),
+            unknown("Nothing"),
         ),
         (
             "a value that is none",
             action,
             json!({"QueueName": "new", "Attributes": {"DelaySeconds": "901"}}),
-            "InvalidAttributeValue",
-            "Invalid value for the parameter DelaySeconds.".to_owned(),
+            refusal("InvalidAttributeValue", "Invalid value for the parameter DelaySeconds."),
         ),
     ];
     for bad in ["", "a b", "a/b", "q.fifo", &"x".repeat(81)] {
-        rows.push(("a name that is none", action, json!({"QueueName": bad}), INVALID, name.to_owned()));
+        rows.push(("a name that is none", action, json!({"QueueName": bad}), invalid(name)));
     }
     for bad in ["q", ".fifo", "a b.fifo"] {
         let asked = json!({"QueueName": bad, "Attributes": {"FifoQueue": "true"}});
-        rows.push(("a name that is no FIFO queue's", action, asked, INVALID, fifo.to_owned()));
+        rows.push(("a name that is no FIFO queue's", action, asked, invalid(fifo)));
     }
     api.refuses_all(rows).await;
 }
@@ -67,36 +66,31 @@ async fn errors_of_lists_and_of_what_has_no_parameter() {
         for number in [0, 1_001] {
             let mut asked = asked.clone();
             asked["MaxResults"] = number.into();
-            let text =
+            let refusal =
                 value(&number.to_string(), "MaxResults", "Must be an integer from 1 to 1000, if provided.");
-            rows.push(("a page that is none", action, asked, INVALID, text));
+            rows.push(("a page that is none", action, asked, refusal));
         }
         let mut asked = asked;
         asked["NextToken"] = "?".into();
-        let text = value("?", "NextToken", "Must be one that was answered.");
-        rows.push(("a token that is none", action, asked, INVALID, text));
+        let refusal = value("?", "NextToken", "Must be one that was answered.");
+        rows.push(("a token that is none", action, asked, refusal));
     }
-    rows.push(("no name", "GetQueueUrl", json!({}), "MissingParameter", missing("QueueName")));
-    rows.push((
-        "no attributes",
-        "SetQueueAttributes",
-        of("q", json!({})),
-        "MissingParameter",
-        missing("Attribute.Name"),
-    ));
+    rows.push(("no name", "GetQueueUrl", json!({}), missing("QueueName")));
+    rows.push(("no attributes", "SetQueueAttributes", of("q", json!({})), missing("Attribute.Name")));
     rows.push((
         "an attribute that is only told",
         "SetQueueAttributes",
         of("q", json!({"Attributes": {"QueueArn": "x"}})),
-        "InvalidAttributeName",
-        "Unknown Attribute QueueArn.".to_owned(),
+        unknown("QueueArn"),
     ));
     rows.push((
         "the next one within a minute",
         "PurgeQueue",
         of("purged", json!({})),
-        "AWS.SimpleQueueService.PurgeQueueInProgress",
-        "Only one PurgeQueue operation on purged is allowed every 60 seconds.".to_owned(),
+        refusal(
+            "AWS.SimpleQueueService.PurgeQueueInProgress",
+            "Only one PurgeQueue operation on purged is allowed every 60 seconds.",
+        ),
     ));
     api.refuses_all(rows).await;
 }
@@ -114,27 +108,25 @@ async fn errors_of_permissions() {
     let unknown = "Please refer to the appropriate WSDL for a list of valid actions.";
     let action = "AddPermission";
     let mut rows: Vec<Row> = vec![
-        ("no label", action, permission("q", Value::Null, &["*"]), "MissingParameter", missing("Label")),
-        ("no label", "RemovePermission", of("q", json!({})), "MissingParameter", missing("Label")),
-        ("no action", action, permission("q", json!("l"), &[]), "MissingParameter", missing("Actions")),
+        ("no label", action, permission("q", Value::Null, &["*"]), missing("Label")),
+        ("no label", "RemovePermission", of("q", json!({})), missing("Label")),
+        ("no action", action, permission("q", json!("l"), &[]), missing("Actions")),
         (
             "more than twenty",
             action,
             permission("full", json!("l"), &["*"]),
-            "OverLimit",
-            "21 Statements were found, maximum allowed is 20.".to_owned(),
+            refusal("OverLimit", "21 Statements were found, maximum allowed is 20."),
         ),
     ];
     for (given, reason) in
         [("CreateQueue", owner), ("TagQueue", owner), ("SendMessageBatch", unknown), ("x", unknown)]
     {
-        let text = value(&format!("SQS:{given}"), "ActionName", reason);
+        let refusal = value(&format!("SQS:{given}"), "ActionName", reason);
         rows.push((
             "an action that nobody is permitted",
             action,
             permission("q", json!("l"), &[given]),
-            INVALID,
-            text,
+            refusal,
         ));
     }
     api.refuses_all(rows).await;
@@ -157,13 +149,7 @@ async fn errors_of_redrive_policies() {
     let rows = [("[]", no_map), ("7", no_map), (&more, only), (&other, owner), (&text, count)].map(
         |(policy, reason)| {
             let asked = of("q", json!({"Attributes": {"RedrivePolicy": policy}}));
-            (
-                "a policy that is none",
-                "SetQueueAttributes",
-                asked,
-                INVALID,
-                value(policy, "RedrivePolicy", reason),
-            )
+            ("a policy that is none", "SetQueueAttributes", asked, value(policy, "RedrivePolicy", reason))
         },
     );
     api.refuses_all(rows.into()).await;
@@ -180,13 +166,13 @@ async fn errors_of_move_tasks() {
     };
     let mut rows: Vec<Row> = Vec::new();
     for action in ["StartMessageMoveTask", "ListMessageMoveTasks"] {
-        rows.push(("no source", action, json!({}), "MissingParameter", missing("SourceArn")));
-        rows.push(("a source that is none", action, json!({"SourceArn": "x"}), INVALID, format("SourceArn")));
+        rows.push(("no source", action, json!({}), missing("SourceArn")));
+        rows.push(("a source that is none", action, json!({"SourceArn": "x"}), invalid(format("SourceArn"))));
     }
-    rows.push(("no task", "CancelMessageMoveTask", json!({}), "MissingParameter", missing("TaskHandle")));
+    rows.push(("no task", "CancelMessageMoveTask", json!({}), missing("TaskHandle")));
     let source = "arn:aws:sqs:us-east-1:000000000000:q";
-    let text = value("11", "MaxResults", "Must be from 1 to 10.");
+    let refusal = value("11", "MaxResults", "Must be from 1 to 10.");
     let asked = json!({"SourceArn": source, "MaxResults": 11});
-    rows.push(("a list that is too long", "ListMessageMoveTasks", asked, INVALID, text));
+    rows.push(("a list that is too long", "ListMessageMoveTasks", asked, refusal));
     api.refuses_all(rows).await;
 }

@@ -73,7 +73,7 @@ impl World {
     fn classic_sync(&mut self, id: &str, generation: i32) -> Partitions {
         let (member_id, assignments) = (id.to_owned(), Vec::new());
         let protocol = Some("range".to_owned());
-        let sync = Sync { member_id, instance: None, generation, protocol_type: None, protocol, assignments };
+        let sync = Sync { member_id, generation, protocol, assignments, ..Sync::default() };
         let answer = self.group.sync(self.now, &sync, &self.catalog);
         assert_eq!(answer.error_code, 0);
         by_id(&tailwater_kafka_wire::consumer::assigned(answer.assignment).expect("one"), &self.catalog)
@@ -228,11 +228,9 @@ fn a_sync_with_the_protocol_that_the_classic_group_had_agreed_on_is_told_to_join
     let mut world = moved(&[("a", 0..3)]);
     let sync = Sync {
         member_id: "a".to_owned(),
-        instance: None,
         generation: 5,
-        protocol_type: None,
         protocol: Some("roundrobin".to_owned()),
-        assignments: Vec::new(),
+        ..Sync::default()
     };
     let answer = world.group.sync(world.now, &sync, &world.catalog);
     assert_eq!(answer.error_code, ErrorCode::InconsistentGroupProtocol.number(), "nobody else is there");
