@@ -8,8 +8,8 @@
 //!   before the change. When the backend has said that it goes by a configuration, it holds nothing that is not its
 //!   own.
 //! - READ and SCAR take no lock and never wait for a writer; see [`table`] for what they may meet.
-//! - What was promised a version is applied at it only if nothing was applied to its key since, and meanwhile nothing
-//!   at a lower version is ([`METHOD_PROMISE`]).
+//! - What was promised a version is applied at it only if nothing was applied to its key, nor copied above it, and no
+//!   backend has joined since; and meanwhile nothing at a lower version is ([`METHOD_PROMISE`]).
 //! - What expires is reclaimed by this backend's wall clock, [`EXPIRED_KEPT`](crate::limits::EXPIRED_KEPT) later.
 //! - A backend that starts again does not know what it should hold. It says so ([`REFUSED_UNFILLED`]), and is refilled
 //!   by the others of its cell while it serves ([`cohort`], [`refill`]).

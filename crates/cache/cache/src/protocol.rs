@@ -28,8 +28,8 @@ pub const METHOD_CONFIGURE: u16 = 0x0106;
 /// Asks what is held of one key, and that nothing of it at a lower version is applied any more: [`PromiseRequest`] to
 /// [`PromiseReply`].
 pub const METHOD_PROMISE: u16 = 0x0107;
-/// SETs and ERASEs at versions that were promised, each applied only if nothing was applied to its key, and no higher
-/// version promised, since: [`MutateRequest`] to [`MutateReply`].
+/// SETs and ERASEs at versions that were promised, each applied only if nothing was applied to its key, no higher
+/// version promised or copied, and no backend has joined since: [`MutateRequest`] to [`MutateReply`].
 pub const METHOD_ACCEPT: u16 = 0x0108;
 
 /// A backend that has started says so to another one of its cell: [`JoinRequest`] to [`JoinReply`]. What was under way

@@ -77,6 +77,8 @@ pub enum Plant {
     UpdateWithoutPromise,
     /// Backends that are not refilled do not say so.
     UnfilledNotSaid,
+    /// A backend that starts again says so to none of the others: they go on with what was under way before.
+    StartNotTold,
     /// It is refilled from one of the two others.
     RefilledFromOne,
     /// It is not told what was erased, or may have been.
@@ -270,6 +272,7 @@ impl Plant {
             | Plant::ChangeNotTold
             | Plant::OldBackendsTold => configurations::PlantedExchange::in_front_of(connection, self),
             Plant::UnfilledNotSaid
+            | Plant::StartNotTold
             | Plant::RefilledFromOne
             | Plant::ErasuresNotTold
             | Plant::CopiedAtNewVersion

@@ -90,6 +90,8 @@ are_caught! {
         CellAnewUnderOldIds in "cell", ["set in the cell before"];
     a_backend_that_does_not_say_that_it_is_not_refilled_is_caught:
         UnfilledNotSaid in "refill", ["is missing", "had been acknowledged"];
+    a_backend_that_starts_again_and_tells_no_other_is_caught:
+        StartNotTold in "refill", ["is missing", "had been acknowledged", "acknowledged and"];
     a_backend_that_is_refilled_from_one_of_two_is_caught:
         RefilledFromOne in "refill", ["is missing", "had been acknowledged", "acknowledged and"];
     a_backend_that_is_not_told_what_was_erased_is_caught:

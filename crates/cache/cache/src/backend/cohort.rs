@@ -7,7 +7,8 @@
 //! - What the start before applied together with another backend is below the floor. No SET that this start applies,
 //!   and no promise that it makes, is below that.
 //! - What was under way, acknowledged by the start before and not applied by another backend yet, is refused there: its
-//!   client makes it again at a higher version. It counts nobody who has forgotten it.
+//!   client makes it again at a higher version. It counts nobody who has forgotten it. An update that was promised is
+//!   refused as well, and what the start before told others of what it held is not copied any more.
 //!
 //! Then it copies what the others hold ([`super::refill`]).
 

@@ -68,6 +68,11 @@ impl Table {
         self.floor = self.floor.max(floor);
     }
 
+    /// No mutation at or below this version is applied. It rises when a backend joins.
+    pub(in super::super) fn floor(&self) -> Version {
+        self.floor
+    }
+
     /// Above all that was applied or promised, and at or above all that is refused whatever key it is of.
     pub(in super::super) fn highest(&self) -> Version {
         self.highest.max(self.floor).max(self.tombstones.summary())
@@ -152,8 +157,8 @@ impl Table {
         let gone = self.tombstones.of(hash).unwrap_or_default();
         let promised = self.promises.remove(&hash).unwrap_or(gone.promised);
         self.set(hash, item, held, now, Some(age));
-        // A copy is no mutation: what was promised stands.
-        if promised > Version::ZERO && self.find(hash).is_some() {
+        // A copy is no mutation: what was promised above it stands.
+        if promised > item.version && self.find(hash).is_some() {
             self.promises.insert(hash, promised);
         }
         self.highest = self.highest.max(item.version);

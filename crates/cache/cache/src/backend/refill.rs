@@ -22,6 +22,7 @@ use tailwater_env::Env;
 use tailwater_rma::Connection;
 
 use super::load::{self, is_of_use};
+use super::table::Table;
 use super::told::ToldPlaces;
 use super::{Backend, check_version};
 use crate::cell::{Connector, Mode, Placement};
@@ -89,6 +90,7 @@ impl Backend {
     fn plan(
         &self,
         cohort: &Cohort,
+        floor: Version,
         told: &BTreeMap<usize, ScanTold>,
         next: Option<u64>,
     ) -> Result<(CopiesWanted, u64), String> {
@@ -108,9 +110,7 @@ impl Backend {
         let keys: Vec<_> = keys.into_iter().collect();
         for some in keys.chunks(APPLY_ITEMS_MAX) {
             let mut table = self.table.lock();
-            if table.config_id() != cohort.configuration().id {
-                return Err(other_by_now());
-            }
+            cohort.check_still(&table, floor)?;
             for (hash, said) in some {
                 let is_kept_out =
                     |version| cohort.is_bound(*hash) && table.is_bound(*hash, version, settled_us);
@@ -148,6 +148,7 @@ impl Backend {
     fn copy_all(
         &self,
         cohort: &Cohort,
+        floor: Version,
         wanted: &[(KeyHash, Version)],
         reply: &LookupReply,
     ) -> Result<Vec<(KeyHash, Version)>, String> {
@@ -174,9 +175,7 @@ impl Backend {
         let mut is_any = false;
         for some in items.chunks(APPLY_ITEMS_MAX) {
             let mut table = self.table.lock();
-            if table.config_id() != cohort.configuration().id {
-                return Err(other_by_now());
-            }
+            cohort.check_still(&table, floor)?;
             for (hash, version, bytes, age) in some {
                 let item = Item::parse(bytes).map_err(|error| error.to_string())?;
                 // A higher version than was told of has come since.
@@ -240,6 +239,19 @@ enum CopyVerdict {
 impl Cohort {
     fn configuration(&self) -> &Configuration {
         &self.told.configuration
+    }
+
+    /// Whether what others said still counts, who were asked when `floor` was this backend's. Another configuration
+    /// ends that. So does a backend that has joined since: what its former start said may come so late that its next
+    /// one does not learn it from here, and whoever counts that start's acknowledgement is not to count this backend.
+    fn check_still(&self, table: &Table, floor: Version) -> Result<(), String> {
+        if table.config_id() != self.configuration().id {
+            return Err(other_by_now());
+        }
+        match table.floor() == floor {
+            true => Ok(()),
+            false => Err("another backend has joined meanwhile".to_owned()),
+        }
     }
 
     /// Whether this backend keeps what it has promised of a key also where it copies: who was promised that counts on
@@ -488,6 +500,7 @@ impl Refilling {
             let told = ScanTold::of(&reply).filter(|told| told.next.is_none_or(|next| next > from));
             Ok((place, told.ok_or_else(|| format!("backend {number} tells nonsense of what it holds"))?))
         };
+        let floor = self.backend()?.table.lock().floor();
         let asked = join_all(cohort.others().map(|(place, of)| ask(place, of.number))).await;
         let mut why: Option<String> = unreached.values().next().cloned();
         let mut told = BTreeMap::new();
@@ -503,12 +516,12 @@ impl Refilling {
         if !cohort.is_enough(|place| told.get(&place).map(|of| of.is_known), is_known) {
             return Err(why.unwrap_or_else(|| "the others know too little themselves".to_owned()));
         }
-        let (wanted, dirty) = backend.plan(cohort, &told, next)?;
+        let (wanted, dirty) = backend.plan(cohort, floor, &told, next)?;
         self.dirty += dirty;
         drop(backend);
         let mut bytes = told.values().map(|of| of.bytes).sum::<usize>();
         for (place, wanted) in wanted {
-            bytes += self.copy(cohort, cohort.number_of(place), wanted).await?;
+            bytes += self.copy(cohort, floor, cohort.number_of(place), wanted).await?;
         }
         // Also so that a reader's copy of a bucket is of before what was copied, or of after it, when that counts.
         let pause_ns = (bytes as u64).saturating_mul(1_000_000_000) / self.config.bytes_per_second.max(1);
@@ -521,6 +534,7 @@ impl Refilling {
     async fn copy(
         &self,
         cohort: &Cohort,
+        floor: Version,
         number: u32,
         mut wanted: Vec<(KeyHash, Version)>,
     ) -> Result<usize, String> {
@@ -535,7 +549,7 @@ impl Refilling {
             bytes += reply.items.len();
             let backend = self.backend()?;
             backend.note_copied(reply.items.len());
-            wanted = backend.copy_all(cohort, &wanted, &reply)?;
+            wanted = backend.copy_all(cohort, floor, &wanted, &reply)?;
             wanted.extend(later);
         }
         Ok(bytes)

@@ -328,7 +328,8 @@ impl Table {
         self.put(hash, item, held, now)
     }
 
-    /// Applies what was promised its version, unless anything was applied or promised since.
+    /// Applies what was promised its version, unless anything was applied, copied or promised since. A promise is over
+    /// when another backend joins: who was promised may count a former start of that one.
     pub(super) fn apply_promised(&mut self, item: &Item<'_>, now: Instant) -> Outcome {
         let hash = KeyHash::of(item.key);
         let held = self.find(hash);
@@ -338,7 +339,7 @@ impl Table {
             return Outcome::Applied;
         }
         let promised = self.promises.get(&hash).copied().unwrap_or(gone.promised);
-        if promised != item.version {
+        if promised != item.version || known.max(self.floor) >= item.version {
             self.counts.superseded += 1;
             return Outcome::Superseded(known.max(promised).max(self.tombstones.summary()).max(self.floor));
         }

@@ -611,6 +611,34 @@ fn a_copy_keeps_its_age_and_undoes_nothing_that_is_newer_erased_expired_or_promi
     assert_eq!(accepted, Outcome::Applied);
 }
 
+/// What comes of an item of the key at a version that was promised.
+fn accept(backend: &Backend, key: &[u8], n: u64) -> Outcome {
+    let bytes = encode_item(key, version(n), Some(&value(key, version(n), 20)));
+    let now = backend.env.now();
+    backend.table.lock().apply_promised(&Item::parse(&bytes).expect("just encoded"), now)
+}
+
+#[test]
+fn what_was_promised_is_not_applied_over_a_copy_of_a_later_version() {
+    let (backend, _clock) = start(small(ID));
+    for (key, is_held) in [(b"not held", false), (b"was held", true)] {
+        if is_held {
+            assert_eq!(set(&backend, key, 1, 20), Outcome::Applied);
+        }
+        assert!(backend.table.lock().promise(KeyHash::of(key), version(50)).is_ok());
+        assert!(copy(&backend, key, 60, 20, Duration::ZERO));
+        // So this replica counts for the later one from then on, and keeps to it.
+        assert_eq!(accept(&backend, key, 60), Outcome::Applied);
+        assert_eq!(accept(&backend, key, 50), Outcome::Superseded(version(60)));
+        assert_eq!(read(&backend, key).map(|(held, _)| held), Some(version(60)));
+    }
+    // The same of what another replica has erased.
+    assert!(backend.table.lock().promise(KeyHash::of(b"erased"), version(50)).is_ok());
+    backend.table.lock().copy_erased(KeyHash::of(b"erased"), version(60), backend.env.now());
+    assert_eq!(accept(&backend, b"erased", 50), Outcome::Superseded(version(60)));
+    assert_eq!(read(&backend, b"erased"), None);
+}
+
 #[test]
 fn a_full_backend_is_not_filled_again_with_what_it_has_removed() {
     let (backend, clock) = start(BackendConfig { capacity_bytes: 4 * BLOCK_BYTES, ..small(ID) });

@@ -444,6 +444,45 @@ fn an_update_goes_on_from_what_was_read_of_those_before_alone() {
     });
 }
 
+/// One CALL about an update to one backend.
+async fn call_at(backends: &RefilledBackends, number: u32, method: u16, payload: Bytes) -> Bytes {
+    let (served, doorbell) = backends.running.lock()[&number].clone();
+    let connection = tailwater_rma::local::connect(served, doorbell, &backends.env);
+    connection.call(method, payload).await.expect("an answer")
+}
+
+#[test]
+fn an_update_that_was_under_way_when_a_backend_died_does_not_count_its_acknowledgement_with_a_later_one() {
+    use crate::protocol::{METHOD_ACCEPT, METHOD_PROMISE, MutateReply, Outcome, PromiseRequest};
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..3);
+        let cell = backends.client(&[0, 1, 2], 1).await;
+        backends.until_filled(&[0, 1, 2]).await;
+        let key = Bytes::from_static(b"count");
+        // Above what backends take that have seen others join.
+        let timestamp_us = (env.wall_ms() as u64 + 3_000) * 1_000;
+        let version = Version { timestamp_us, client_id: 77, sequence: 0 };
+        let promise = PromiseRequest::of(ID, KeyHash::of(&key), version).encode_to_vec();
+        for number in [0, 1] {
+            call_at(&backends, number, METHOD_PROMISE, promise.clone().into()).await;
+        }
+        let accept = async |number| {
+            let item = crate::layout::encode_item(&key, version, Some(b"1"));
+            let payload = crate::protocol::encode_mutate(ID, [item].iter()).concat();
+            let reply = call_at(&backends, number, METHOD_ACCEPT, payload.into()).await;
+            MutateReply::decode(reply).expect("well formed").outcomes(1).expect("one")[0]
+        };
+        // One acknowledges it, and starts again with what the others hold: it is not on its way to them yet.
+        assert_eq!(accept(0).await, Outcome::Applied);
+        backends.start(0);
+        backends.until_filled(&[0, 1, 2]).await;
+        // Another one would be the second to acknowledge it, and the only one to have it.
+        let late = accept(1).await;
+        assert!(matches!(late, Outcome::Superseded(floor) if floor >= version), "{late:?}");
+        assert_eq!(cell.get_consistent(&[key]).await, [Lookup::Miss]);
+    });
+}
+
 #[test]
 fn what_was_under_way_when_a_backend_died_is_applied_by_none_that_it_has_joined_since() {
     in_runtime(|env| async move {

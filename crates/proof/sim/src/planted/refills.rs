@@ -9,7 +9,8 @@ use prost::Message;
 use tailwater_cache::Version;
 use tailwater_cache::layout::{BUCKET_BYTES, FLAGS_OFFSET, Item, encode_item};
 use tailwater_cache::protocol::{
-    LOOKUP_UNKNOWN, Looked, LookupReply, LookupRequest, METHOD_LOOKUP, METHOD_SCAN, ScanReply,
+    JoinReply, LOOKUP_UNKNOWN, Looked, LookupReply, LookupRequest, METHOD_JOIN, METHOD_LOOKUP, METHOD_SCAN,
+    ScanReply,
 };
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
 use tailwater_rma::{CallDone, Connection, ReadOp, ScarOp, ScarResults};
@@ -102,6 +103,7 @@ impl ConnectionHooks for PlantedRefill {
     fn call<'a>(&'a self, inner: &'a dyn Connection, method: u16, payload: Bytes) -> CallDone<'a> {
         Box::pin(async move {
             match (self.plant, method) {
+                (Plant::StartNotTold, METHOD_JOIN) => Ok(JoinReply::of(Version::ZERO).encode_to_vec().into()),
                 (Plant::RefilledFromOne | Plant::ErasuresNotTold, METHOD_SCAN) => {
                     inner.call(method, payload).await.map(|answer| self.told(answer))
                 }
