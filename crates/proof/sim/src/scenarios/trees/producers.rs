@@ -21,7 +21,7 @@ pub(super) async fn produce(shared: Trees, number: usize, life: ClusterLife, sha
         };
         // One that does not know that it is not the source any more takes records all the same.
         let Some(stream) = stream.filter(|_| !stop && life.leads(number).is_some()) else { continue };
-        let Some(lineage) = life.lineage() else { continue };
+        let Some(lineage) = shared.lineage(&life) else { continue };
         let identities: Vec<u64> = {
             let mut state = shared.state.lock();
             (0..1 + life.env.random_below(4)).map(|_| state.produced(lineage, shard)).collect()
@@ -32,7 +32,7 @@ pub(super) async fn produce(shared: Trees, number: usize, life: ClusterLife, sha
             builder.append(None, Some(&value), &[], env.wall_ms()).expect("a small record");
         }
         let answer = log.append(stream, ShardNumber(shard), builder.finish(Codec::None)).await;
-        let is_same = life.lineage() == Some(lineage);
+        let is_same = shared.lineage(&life) == Some(lineage);
         let mut state = shared.state.lock();
         let checker = state.checker(lineage, shard);
         let checked = match answer {
@@ -50,8 +50,10 @@ pub(super) async fn produce(shared: Trees, number: usize, life: ClusterLife, sha
 
 impl TreesState {
     pub(super) fn checker(&mut self, lineage: u64, shard: u32) -> &mut ShardChecker {
-        let lineage =
-            self.lineages.get_mut(&lineage).expect("whoever makes a lineage says so before others go by it");
+        let lineage = self
+            .lineages
+            .get_mut(&lineage)
+            .expect("a lineage is known as soon as a cluster was seen to go by it");
         &mut lineage.checkers[shard as usize]
     }
 
