@@ -112,7 +112,7 @@ impl Crew {
         while self.now < until {
             self.now = self.now + 100 * MS;
             self.run_here();
-            if self.now.since(Instant::from_ns(0)).as_millis() % 500 == 0 {
+            if self.now.since(Instant::from_ns(0)).as_millis().is_multiple_of(500) {
                 let names: Vec<String> = self.workers.keys().cloned().collect();
                 names.iter().for_each(|name| self.report(name));
             }
