@@ -132,7 +132,7 @@ fn of_call(method: &str) -> Option<NeedRow> {
         "init_producer" => IdempotentWrite,
         "read_durable" | "tails" | "segments" | "locate" | "copy_open" | "copy_next" => Read,
         "copy_state" => Describe,
-        "copy_plan" | "copy_lead" | "copy_offsets" => ClusterAction,
+        "copy_plan" | "copy_lead" | "copy_offsets" | "copy_report" | "copy_push" => ClusterAction,
         _ => return None,
     }))
 }

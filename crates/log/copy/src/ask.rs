@@ -1,6 +1,7 @@
 //! Short questions to another cluster.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tailwater_env::Env;
 use tailwater_format::call::{CallMessage, Method, decode_call, encode_call};
@@ -44,9 +45,20 @@ pub(crate) async fn ask_over<Q: CallMessage, A: CallMessage>(
     method: Method,
     question: &Q,
 ) -> Result<A, AskFailed> {
+    ask_within(env, connection, method, question, ASK_MAX).await
+}
+
+/// The same of a question that may take longer.
+pub(crate) async fn ask_within<Q: CallMessage, A: CallMessage>(
+    env: &Env,
+    connection: &dyn Connection,
+    method: Method,
+    question: &Q,
+    limit: Duration,
+) -> Result<A, AskFailed> {
     let peer = connection.peer();
-    match env.timeout(ASK_MAX, connection.call(method.number(), encode_call(question))).await {
-        None => Err(AskFailed::Lost(format!("{peer} did not answer within {} s", ASK_MAX.as_secs()))),
+    match env.timeout(limit, connection.call(method.number(), encode_call(question))).await {
+        None => Err(AskFailed::Lost(format!("{peer} did not answer within {} s", limit.as_secs()))),
         Some(Err(error @ CallError::Lost(_))) => Err(AskFailed::Lost(in_words(&error))),
         Some(Err(error)) => Err(AskFailed::Refused(in_words(&error))),
         Some(Ok(answer)) => {

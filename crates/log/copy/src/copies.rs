@@ -21,6 +21,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::ask::ask;
 use crate::clusters::{self, KnownCluster};
+use crate::crew::{CopyCrew, KNOWN_KEY, schedule};
 use crate::error::CopyError;
 use crate::hop::Hop;
 use crate::links::ClusterLinks;
@@ -29,6 +30,7 @@ use crate::offsets::OffsetsKeeper;
 use crate::pace::{LinkPace, LinkRates};
 use crate::plan::{self, CopyTree, TreeEdge, check_tree};
 use crate::reader::{Sessions, ended};
+use crate::schedule::ScheduleInput;
 use crate::telling::{ask_sources, tell};
 use crate::writer::CopyOperation;
 
@@ -62,7 +64,7 @@ pub(crate) struct ToldPlan {
 
 pub(crate) struct HopOperation {
     plan: CopyTree,
-    hop: Arc<Hop>,
+    pub(crate) hop: Arc<Hop>,
     _task: Task,
 }
 
@@ -89,13 +91,15 @@ pub(crate) struct CopiesInner {
     pub(crate) following: Mutex<Option<Task>>,
     /// What the links to other clusters may carry, where that is bounded.
     paces: BTreeMap<String, Arc<LinkPace>>,
+    /// The workers of this cluster.
+    pub(crate) crew: CopyCrew,
 }
 
 /// The copying of a node. Cheap to clone; the last handle's drop ends it.
 #[derive(Clone)]
 pub struct Copies {
     pub(crate) inner: Arc<CopiesInner>,
-    _tasks: Arc<[Task; 2]>,
+    _tasks: Arc<[Task; 3]>,
 }
 
 impl Copies {
@@ -125,6 +129,7 @@ impl Copies {
         rates: &LinkRates,
     ) -> Result<Self, CopyError> {
         name.map_or(Ok(()), clusters::check_name)?;
+        let had_workers = log.meta().get(KNOWN_KEY).await.map_err(unavailable)?.is_some();
         let inner = Arc::new(CopiesInner {
             env: env.clone(),
             log: log.clone(),
@@ -142,6 +147,7 @@ impl Copies {
             groups: Mutex::default(),
             following: Mutex::default(),
             paces: LinkPace::of_all(env, rates),
+            crew: CopyCrew::new(env.now(), had_workers),
         });
         for (key, stored) in log.meta().list(clusters::PREFIX).await.map_err(unavailable)? {
             let known = KnownCluster::decode(&key, &stored.value)?;
@@ -151,13 +157,15 @@ impl Copies {
             let plan = CopyTree::decode(&stored.value);
             let plan = plan.map_err(|why| CopyError::Unavailable(format!("{key}: {why}")))?;
             inner.sessions.set_lineage(plan.stream.id(), plan.lineage());
-            inner.operate(&plan);
             inner.plans.lock().insert(plan.stream.id(), plan);
         }
+        inner.step(ScheduleInput::Operations(inner.operations_planned()));
+        inner.run_here();
         inner.go_on_moving();
         let telling = env.spawn("copy-tell", tell(Arc::clone(&inner)));
         let asking = env.spawn("copy-ends", ask_sources(Arc::clone(&inner)));
-        Ok(Self { inner, _tasks: Arc::new([telling, asking]) })
+        let scheduling = env.spawn("copy-schedule", schedule(Arc::clone(&inner)));
+        Ok(Self { inner, _tasks: Arc::new([telling, asking, scheduling]) })
     }
 
     /// Other clusters reach this node at `address`: until this is known, they are told of no plan.
@@ -170,7 +178,7 @@ impl Copies {
     pub fn stop(&self) {
         drop(self.inner.following.lock().take());
         self.inner.moving.lock().clear();
-        self.inner.operations.lock().clear();
+        self.inner.halt_all();
     }
 
     /// What this cluster is called, if anything.
@@ -185,8 +193,11 @@ impl Copies {
 
     /// The hops to this cluster, by stream.
     pub fn hops(&self) -> Vec<(String, CopyHop)> {
-        let operations = self.inner.operations.lock();
-        operations.values().map(|of| (of.plan.stream.name().to_owned(), of.hop.view())).collect()
+        let plans: Vec<(StreamId, String)> = {
+            let plans = self.inner.plans.lock();
+            plans.iter().map(|(id, plan)| (*id, plan.stream.name().to_owned())).collect()
+        };
+        plans.into_iter().filter_map(|(id, name)| Some((name, self.inner.hop(id)?))).collect()
     }
 }
 
@@ -372,7 +383,12 @@ impl Copies {
         }
         let stream = stream_from_wire(&asked.stream).map_err(|error| malformed(error.to_string()))?;
         clusters::check_name(&asked.cluster).map_err(|error| malformed(error.to_string()))?;
-        let session = self.inner.sessions.open(stream, &asked.cluster, &asked.from, asked.lineage)?;
+        let session = self.inner.sessions.open(
+            stream,
+            (&asked.cluster, asked.operation),
+            &asked.from,
+            asked.lineage,
+        )?;
         let way = self.inner.sessions.way(stream);
         Ok(CopyOpened { session, way })
     }
@@ -479,44 +495,62 @@ impl CopiesInner {
         plans.values().filter(|plan| Some(&plan.source) == self.name.as_ref()).cloned().collect()
     }
 
-    /// Runs the operation that a plan asks for, if it asks for another one than runs, and no other of its stream.
+    /// Has the operations run that a plan asks for, and no others of its stream.
     pub(crate) fn operate(&self, plan: &CopyTree) {
         let stream = plan.stream.id();
-        let mut operations = self.operations.lock();
-        let above = self.name.as_deref().and_then(|here| Some((here, plan.above(here)?)));
-        let Some((here, above)) = above else {
-            operations.remove(&stream);
+        if self.name.as_deref().and_then(|here| plan.above(here)).is_none() {
             self.sessions.set_way(stream, None);
-            return;
-        };
-        let address = plan.address(above).unwrap_or_default().to_owned();
-        let is_same = |running: &HopOperation| {
-            running.plan.number == plan.number
-                && running.plan.address(above) == plan.address(above)
-                && running.plan.above(here) == Some(above)
-        };
-        if operations.get(&stream).is_some_and(is_same) {
-            return;
         }
-        let hop = Hop::new(above, here, plan.number);
-        let operation = CopyOperation {
-            env: self.env.clone(),
-            log: self.log.clone(),
-            links: Arc::clone(&self.links),
-            stream,
-            lineage: plan.lineage(),
-            cluster: here.to_owned(),
-            address,
-            hop: Arc::clone(&hop),
-            sessions: Arc::clone(&self.sessions),
-            pace: self.paces.get(above).cloned(),
-        };
-        let task = self.env.spawn("copy-operation", operation.run());
-        operations.insert(stream, HopOperation { plan: plan.clone(), hop, _task: task });
+        self.replan(stream);
+    }
+
+    /// Runs what the node itself is to run, and nothing else.
+    pub(crate) fn run_here(&self) {
+        let Some(here) = self.name.as_deref() else { return };
+        let mut operations = self.operations.lock();
+        let wanted = self.wanted_here();
+        operations.retain(|stream, _| wanted.contains(stream));
+        for stream in wanted {
+            let plan = self.plans.lock().get(&stream).cloned();
+            let above = plan.and_then(|plan| Some((plan.above(here)?.to_owned(), plan)));
+            let Some((above, plan)) = above else {
+                operations.remove(&stream);
+                continue;
+            };
+            let is_same = |running: &HopOperation| {
+                running.plan.number == plan.number
+                    && running.plan.address(&above) == plan.address(&above)
+                    && running.plan.above(here) == Some(&above)
+            };
+            if operations.get(&stream).is_some_and(is_same) {
+                continue;
+            }
+            let hop = Hop::new(&above, here, plan.number);
+            let operation = CopyOperation {
+                env: self.env.clone(),
+                log: self.log.clone(),
+                links: Arc::clone(&self.links),
+                stream,
+                lineage: plan.lineage(),
+                cluster: here.to_owned(),
+                address: plan.address(&above).unwrap_or_default().to_owned(),
+                hop: Arc::clone(&hop),
+                sessions: Arc::clone(&self.sessions),
+                pace: self.pace_from(&above),
+            };
+            let task = self.env.spawn("copy-operation", operation.run());
+            operations.insert(stream, HopOperation { plan, hop, _task: task });
+        }
+    }
+
+    /// What the link to a cluster may carry, if that has a bound.
+    pub(crate) fn pace_from(&self, above: &str) -> Option<Arc<LinkPace>> {
+        self.paces.get(above).cloned()
     }
 
     fn hop(&self, stream: StreamId) -> Option<CopyHop> {
-        self.operations.lock().get(&stream).map(|operation| operation.hop.view())
+        let operations = self.operations.lock();
+        self.hop_view(stream, operations.get(&stream))
     }
 
     /// What `cluster` tells of its hop.

@@ -168,6 +168,11 @@ impl Follow {
         self.places.get(shard.0 as usize).is_none_or(|place| place.flow != ShardFlow::Flowing)
     }
 
+    /// Whether nothing of a shard comes, and it is not known from where it goes on.
+    pub(crate) fn is_stopped(&self, shard: ShardNumber) -> bool {
+        self.places.get(shard.0 as usize).is_some_and(|place| place.flow == ShardFlow::Held)
+    }
+
     /// Takes note of the clusters from the source to the one above.
     ///
     /// # Errors
@@ -288,7 +293,7 @@ impl Follow {
 }
 
 /// Timestamp of the last batch of an entry, or 0.
-fn last_timestamp(entry: &[u8]) -> i64 {
+pub(crate) fn last_timestamp(entry: &[u8]) -> i64 {
     let body = entry.get(ENTRY_HEADER_BYTES..).unwrap_or_default();
     batches(body).flatten().last().map_or(0, |batch| batch.header().max_timestamp_ms)
 }

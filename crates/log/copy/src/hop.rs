@@ -1,11 +1,12 @@
 //! A hop as its lower end sees it: what is told of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_env::Instant;
-use tailwater_format::Offset;
 use tailwater_format::call::{CopiedShard, CopyHop};
+use tailwater_format::{Offset, ShardNumber};
 use tailwater_log::AppendError;
 use tokio::sync::Notify;
 
@@ -23,6 +24,8 @@ struct ShardProgress {
     appending_bytes: u64,
     /// When it has answered last.
     answered_at: Instant,
+    /// Offset after the last record that another operation had appended before, and when that turned out.
+    elsewhere: Option<(Offset, Instant)>,
     /// Why one of them was not appended, since the shard went on last.
     failed: Option<AppendError>,
     /// Why the upper end sends nothing of it.
@@ -44,6 +47,9 @@ struct HopProgress {
 
 /// Longest text that says why something is not copied.
 const WHY_CHARS_MAX: usize = 512;
+
+/// How long what another operation has appended may take until it is durable.
+const ELSEWHERE_MAX: Duration = Duration::from_secs(3);
 
 /// See the module. Written by the operation and by the log's answers; read by whoever shows it.
 #[derive(Debug)]
@@ -108,6 +114,7 @@ impl Hop {
         if let Some(shard) = self.progress.lock().shards.get_mut(shard) {
             shard.held = why;
             shard.failed = None;
+            shard.elsewhere = None;
         }
     }
 
@@ -145,6 +152,10 @@ impl Hop {
                 shard.answered_at = now;
                 match error {
                     None => shard.durable_next = shard.durable_next.max(entry.next_offset),
+                    // Another operation of the shard was first.
+                    Some(AppendError::NotNext { next, .. }) if entry.next_offset <= next => {
+                        shard.elsewhere = Some((entry.next_offset, now));
+                    }
                     Some(error) => shard.failed = shard.failed.take().or(Some(error)),
                 }
             }
@@ -172,6 +183,24 @@ impl Hop {
     /// Why an entry of a shard was not appended, if one was not since it went on last.
     pub(crate) fn failure(&self, shard: usize) -> Option<AppendError> {
         self.progress.lock().shards.get(shard)?.failed.clone()
+    }
+
+    /// The shards of which another operation had appended what is not durable after a while. It may have failed, and
+    /// who appended it may be gone: it has to come again. `durable` says where shards end.
+    pub(crate) fn overdue(
+        &self,
+        now: Instant,
+        durable: impl Fn(ShardNumber) -> Option<Offset>,
+    ) -> Vec<ShardNumber> {
+        let progress = self.progress.lock();
+        let elsewhere = (0..).map(ShardNumber).zip(progress.shards.iter().map(|shard| shard.elsewhere));
+        let late = elsewhere.filter_map(|(shard, elsewhere)| {
+            let (next, at) = elsewhere?;
+            (now.since(at) >= ELSEWHERE_MAX).then_some((shard, next))
+        });
+        late.filter(|(shard, next)| durable(*shard).is_some_and(|end| end < *next))
+            .map(|(shard, _)| shard)
+            .collect()
     }
 
     /// The shards of which an entry was not appended.

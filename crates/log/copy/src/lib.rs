@@ -23,6 +23,8 @@
 //! - `copies.rs`: the whole of a node: what is placed, told, begun and shown;
 //! - `reader.rs`: the upper end of a hop; `follow.rs`: what its lower end makes of the answers, a step function;
 //!   `writer.rs`: who carries that out, with `hop.rs`, what is told of it;
+//! - `schedule.rs`: which worker of a cluster runs which operation, a step function; `crew.rs`: the node's side of it;
+//!   `worker.rs`: a worker, a process of its own; `intake.rs`: what the node makes of what one pushes;
 //! - `offsets.rs`: what groups have committed, brought along the trees;
 //! - `pace.rs`: how fast it is copied from each cluster;
 //! - `links.rs`: how other clusters are reached.
@@ -30,12 +32,14 @@
 mod ask;
 mod clusters;
 mod copies;
+mod crew;
 mod draining;
 mod error;
 mod follow;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod hop;
+mod intake;
 pub mod limits;
 mod links;
 mod moving;
@@ -43,16 +47,21 @@ mod offsets;
 mod pace;
 mod plan;
 mod reader;
+mod schedule;
 mod telling;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod worker;
 mod writer;
 
 pub use clusters::KnownCluster;
 pub use copies::{Copies, PlaceRequest, TreeHopState};
+pub use crew::{CrewView, OperationView, WorkerView};
 pub use error::CopyError;
 pub use links::{ClusterLinks, DialedLinks};
 pub use moving::{ClusterEnds, SourceTaken};
 pub use offsets::OffsetsKeeper;
 pub use pace::LinkRates;
 pub use plan::{CopyTree, Fork, TreeEdge};
+pub use schedule::ScheduleCounts;
+pub use worker::{CopyWorker, WorkerStats};

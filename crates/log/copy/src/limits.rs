@@ -69,6 +69,33 @@ pub const CLUSTERS_PER_COMMIT: usize = 128;
 /// Longest address of a cluster, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 256;
 
+/// Operations into which the shards of a stream are divided at most, where workers run them: each has a session with
+/// the cluster above. More of them would cost more sessions, and balance little better.
+pub const PARTS_MAX: u32 = 8;
+/// Workers of a cluster. The node hears each of them twice a second.
+pub const WORKERS_MAX: usize = 256;
+/// Longest name of a worker, in bytes.
+pub const WORKER_NAME_BYTES_MAX: usize = 128;
+/// Workers that may push the same operation at a time: one, the one after it, and those that other schedulers told.
+pub const INTAKES_MAX: usize = 4;
+/// What is known of an operation at a worker is forgotten when that has pushed nothing for so long.
+pub const INTAKE_IDLE: Duration = Duration::from_secs(10);
+/// A worker that has nothing else to do is answered after this.
+pub const WORK_AFTER: Duration = Duration::from_millis(500);
+/// How long a node whose cluster had workers before it began only listens to them. A worker tells what it runs every
+/// [`WORK_AFTER`], and connects anew within [`RETRY_MAX`] of a node's start.
+pub const LEARN: Duration = Duration::from_millis(2_500);
+/// How often a scheduler looks what has become of workers and operations.
+pub const SCHEDULE_EVERY: Duration = Duration::from_millis(100);
+/// How often it is measured what an operation copies, and how late it is.
+pub const MEASURE_EVERY: Duration = Duration::from_secs(1);
+/// How often a worker asks whether a shard that is held may go on.
+pub const HELD_LOOK: Duration = Duration::from_millis(50);
+/// How long a node may take to accept what a worker pushes: the link's bound may make it wait.
+pub const PUSH_MAX: Duration = Duration::from_secs(25);
+/// How long a worker that is to end waits until others run what it ran.
+pub const LEAVE_MAX: Duration = Duration::from_secs(60);
+
 const _: () = assert!(
     (ANSWER_BYTES as u64) < LINK_BYTES_PER_S_MIN * SESSION_IDLE.as_secs(),
     "a session with the least bound lives"
@@ -78,3 +105,4 @@ const _: () =
     assert!(ANSWER_AFTER.as_millis() * 3 <= SILENCE_MAX.as_millis(), "one late answer is no silence");
 const _: () =
     assert!(SILENCE_MAX.as_millis() * 2 <= SESSION_IDLE.as_millis(), "the upper end outlives a retry");
+const _: () = assert!(PUSH_MAX.as_secs() < SESSION_IDLE.as_secs(), "a session outlives a push");

@@ -31,6 +31,7 @@ use crate::limits::{
     TERM_LEAP,
 };
 use crate::plan::{CopyTree, Fork};
+use crate::schedule::ScheduleInput;
 
 /// Where surplus is put, below the log's directory.
 const ASIDE_DIR: &str = "aside";
@@ -176,7 +177,7 @@ impl Copies {
         let moves = told.fold(known.moves, u64::max).saturating_add(1);
         // Nothing is copied any more, so that it ends where it is said to.
         inner.moving.lock().remove(&id);
-        inner.operations.lock().remove(&id);
+        inner.halt(id);
         let ends = match inner.log.hand_over(id, &source).await {
             Ok(ends) => ends,
             Err(error) => {
@@ -262,7 +263,7 @@ impl Copies {
             return Err(refuse(CallErrorCode::Malformed, format!("{here} has more than its source")));
         }
         inner.learn_clusters(&plan).await.map_err(|error| away(error.to_string()))?;
-        inner.operations.lock().remove(&id);
+        inner.halt(id);
         if let Err(error) = inner.remove_before(id, &ends, &asked.ends).await {
             inner.operate(&known);
             return Err(away(error.to_string()));
@@ -404,6 +405,7 @@ impl CopiesInner {
     fn led(&self, plan: &CopyTree) {
         self.kept(plan);
         self.sessions.set_way(plan.stream.id(), None);
+        self.step(ScheduleInput::Operations(self.operations_planned()));
         self.news.notify_one();
     }
 
@@ -434,7 +436,7 @@ impl CopiesInner {
             self.moving.lock().remove(&id);
         }
         let Some(mut common) = known.common_ends(later) else { return Ok(()) };
-        self.operations.lock().remove(&id);
+        self.halt(id);
         // Nothing is under way any more.
         let ends = self.log.hand_over(id, &later.source).await?;
         // Of a shard that only this cluster knows all is surplus.

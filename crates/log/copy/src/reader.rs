@@ -37,6 +37,8 @@ struct SessionDoor {
     hurry: Arc<Hurry>,
     stream: StreamId,
     cluster: String,
+    /// [`tailwater_format::call::CopyOpen::operation`].
+    operation: u64,
     credits: mpsc::Sender<Credit>,
     _task: Task,
 }
@@ -95,14 +97,14 @@ impl Sessions {
         way
     }
 
-    /// Opens a session for `cluster`, in place of another one that it has for this stream.
+    /// Opens a session for an operation of `cluster`, in place of another one that it has for this stream.
     ///
     /// # Errors
     /// A stream or shard that is not there, a shard twice; too many sessions; another lineage.
     pub(crate) fn open(
         self: &Arc<Self>,
         stream: StreamId,
-        cluster: &str,
+        (cluster, operation): (&str, u64),
         from: &[CopyFrom],
         lineage: u64,
     ) -> Result<u64, CallRefusal> {
@@ -125,7 +127,10 @@ impl Sessions {
         let mut open = self.open.lock();
         // Under the lock, as a lineage that changes ends what is open: a session is either refused or ended.
         self.check_lineage(stream, cluster, lineage)?;
-        open.retain(|_, door| door.stream != stream || door.cluster != cluster);
+        let is_same = |door: &SessionDoor| {
+            door.stream == stream && door.cluster == cluster && door.operation == operation
+        };
+        open.retain(|_, door| !is_same(door));
         if open.len() >= SESSIONS_MAX {
             let why = format!("{SESSIONS_MAX} copies are made from this node already");
             return Err(CallRefusal::new(CallErrorCode::Overloaded, why));
@@ -147,7 +152,8 @@ impl Sessions {
             awaits_sync: false,
         };
         let task = self.env.spawn("copy-session", session.run(queue, number));
-        open.insert(number, SessionDoor { hurry, stream, cluster: cluster.to_owned(), credits, _task: task });
+        let cluster = cluster.to_owned();
+        open.insert(number, SessionDoor { hurry, stream, cluster, operation, credits, _task: task });
         Ok(number)
     }
 
@@ -412,7 +418,7 @@ mod tests {
                     let _runtime = runtime.enter();
                     both.wait();
                     // By the lineage that there was.
-                    let _ = sessions.open(stream, "eu", &from, lineage - 1);
+                    let _ = sessions.open(stream, ("eu", 0), &from, lineage - 1);
                 });
                 both.wait();
                 // Earlier and later in what the other one does.

@@ -62,6 +62,12 @@ impl Service for CopyService {
                 (Some(Method::CopyOffsets), _) => {
                     copies.offsets(&message(payload)?).map(|told| encode_call(&told))
                 }
+                (Some(Method::CopyReport), _) => {
+                    copies.work(message(payload)?).await.map(|tasks| encode_call(&tasks))
+                }
+                (Some(Method::CopyPush), _) => {
+                    copies.push(message(payload)?).await.map(|pushed| encode_call(&pushed))
+                }
                 (Some(Method::CopyState), _) => {
                     copies.state(&message(payload)?).map(|hops| encode_call(&hops))
                 }

@@ -55,18 +55,18 @@ pub(crate) struct CopyOperation {
 }
 
 /// The number of a question, and its answer.
-type NextAnswer = BoxFuture<'static, (u64, Result<Bytes, CallError>)>;
+pub(crate) type NextAnswer = BoxFuture<'static, (u64, Result<Bytes, CallError>)>;
 type ShardTruncation = BoxFuture<'static, (ShardId, Result<Offset, StreamError>)>;
 
 /// A shard that is not copied for now.
 #[derive(Clone, Copy, Debug)]
-struct HeldShard {
+pub(crate) struct HeldShard {
     /// It does not go on before.
-    until: Instant,
+    pub(crate) until: Instant,
     /// The pause after the next error.
-    pause: Duration,
+    pub(crate) pause: Duration,
     /// It has gone on, and nothing is known to be wrong.
-    is_over: bool,
+    pub(crate) is_over: bool,
 }
 
 /// What one session of an operation keeps.
@@ -124,6 +124,7 @@ impl CopyOperation {
             plan: self.hop.plan,
             from: from.collect(),
             lineage: self.lineage,
+            operation: 0,
         };
         let opened = ask_over(&self.env, &*connection, Method::CopyOpen, &open).await;
         let opened: CopyOpened = opened.map_err(AskFailed::into_words)?;
@@ -155,7 +156,7 @@ impl CopyOperation {
         let mut silent_at = self.env.now() + SILENCE_MAX;
         loop {
             self.look_after_shards(&mut session)?;
-            ask(&mut session, window);
+            session.ask(window);
             let look_at = session.held.values().filter(|held| !held.is_over).map(|held| held.until).min();
             let wake_at = look_at.map_or(silent_at, |at| at.max(self.env.now() + BUSY_PAUSE).min(silent_at));
             let (asked, answer) = tokio::select! {
@@ -180,7 +181,7 @@ impl CopyOperation {
             // Nobody copies from here what may have come from there.
             let steps = steps.inspect_err(|_| self.sessions.set_way(self.stream, None))?;
             if self.pace.is_none() {
-                ask(&mut session, window);
+                session.ask(window);
             }
             for step in steps {
                 self.carry_out(&mut session, step).await?;
@@ -312,6 +313,11 @@ impl CopyOperation {
             }
         }
         let now = self.env.now();
+        for shard in self.hop.overdue(now, |shard| Some(self.tail(shard).ok()?.next_offset)) {
+            if !session.follow.is_held(shard) {
+                self.hold(session, shard, "what another operation has appended is not there", false);
+            }
+        }
         // One that went well for a while is forgotten.
         session.held.retain(|_, held| !held.is_over || now.since(held.until) < RETRY_MAX * 2);
         let due = session.held.iter().filter(|(_, held)| !held.is_over && held.until <= now);
@@ -348,7 +354,7 @@ impl CopyOperation {
 }
 
 /// Of a shard that can't be read: it is held before anything is asked of it.
-const NO_TAIL: Tail = Tail {
+pub(crate) const NO_TAIL: Tail = Tail {
     segment: SegmentNumber(0),
     term: Term(0),
     base_offset: Offset(0),
@@ -363,13 +369,23 @@ const NO_TAIL: Tail = Tail {
 };
 
 /// Asks until the window is full, and once more if the cluster above has to know something of a shard.
-fn ask(session: &mut CopyingSession, window: usize) {
-    while session.follow.unanswered() < window
-        || session.follow.has_news() && session.follow.unanswered() < QUESTIONS_MAX
-    {
-        let (number, question) = session.follow.question(session.number);
-        let (question, connection) = (encode_call(&question), Arc::clone(&session.connection));
+pub(crate) fn ask_on(
+    follow: &mut Follow,
+    session: u64,
+    connection: &Arc<dyn Connection>,
+    answers: &mut FuturesUnordered<NextAnswer>,
+    window: usize,
+) {
+    while follow.unanswered() < window || follow.has_news() && follow.unanswered() < QUESTIONS_MAX {
+        let (number, question) = follow.question(session);
+        let (question, connection) = (encode_call(&question), Arc::clone(connection));
         let answer = async move { (number, connection.call(Method::CopyNext.number(), question).await) };
-        session.answers.push(Box::pin(answer));
+        answers.push(Box::pin(answer));
+    }
+}
+
+impl CopyingSession {
+    fn ask(&mut self, window: usize) {
+        ask_on(&mut self.follow, self.number, &self.connection, &mut self.answers, window);
     }
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_copy::testing::CopyService;
-use tailwater_copy::{Copies, CopyTree, DialedLinks, LinkRates, PlaceRequest, TreeEdge};
+use tailwater_copy::{
+    Copies, CopyTree, CopyWorker, CrewView, DialedLinks, LinkRates, PlaceRequest, TreeEdge,
+};
 use tailwater_env::Env;
 use tailwater_format::call::{CallErrorCode, CopyFrom, CopyOpen, CopyPlan, stream_to_wire};
 use tailwater_format::{BatchBuilder, Codec, Offset, ShardId, ShardNumber, StreamId};
@@ -12,6 +14,7 @@ use tailwater_log::{Log, LogConfig, StreamConfig};
 use tailwater_rma::{Server, ServerConfig};
 use tailwater_tls::Dialer;
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 
 struct Cluster {
     log: Log,
@@ -43,13 +46,21 @@ impl Cluster {
     }
 
     async fn append(&self, stream: StreamId, value: &str) {
+        self.append_to(stream, 0, value).await;
+    }
+
+    async fn append_to(&self, stream: StreamId, shard: u32, value: &str) {
         let mut batch = BatchBuilder::new();
         batch.append(None, Some(value.as_bytes()), &[], 1_000).expect("small");
-        self.log.append(stream, ShardNumber(0), batch.finish(Codec::None)).await.expect("appended");
+        self.log.append(stream, ShardNumber(shard), batch.finish(Codec::None)).await.expect("appended");
     }
 
     fn end(&self, stream: StreamId) -> u64 {
-        let view = self.log.view(ShardId { stream, shard: ShardNumber(0) });
+        self.end_of(stream, 0)
+    }
+
+    fn end_of(&self, stream: StreamId, shard: u32) -> u64 {
+        let view = self.log.view(ShardId { stream, shard: ShardNumber(shard) });
         view.map_or(0, |view| view.tail.next_offset.0)
     }
 
@@ -216,6 +227,7 @@ fn what_makes_no_sense_is_refused() {
             cluster: "eu".to_owned(),
             plan: 1,
             lineage: 0,
+            operation: 0,
             from: from.iter().map(|shard| CopyFrom { shard: *shard, next_offset: 0 }).collect(),
         };
         let code = |from: &[u32]| us.copies.open(&open(from)).expect_err("refused").code;
@@ -223,5 +235,62 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(code(&[0, 0]), CallErrorCode::Malformed);
         let other = CopyOpen { stream: Bytes::from_static(&[9; 16]), ..open(&[0]) };
         assert_eq!(us.copies.open(&other).expect_err("refused").code, CallErrorCode::UnknownStream);
+    });
+}
+
+/// A worker of the cluster, which ends when this is dropped, or is told to leave.
+fn worker(env: &Env, of: &Cluster, name: &str) -> (tailwater_env::Task, oneshot::Sender<()>) {
+    let links = DialedLinks::new(env, &Dialer::plain());
+    let worker = CopyWorker::new(env, links, vec![of.address.clone()], name);
+    let (leave, left) = oneshot::channel::<()>();
+    let working = async move {
+        worker.run(async move { drop(left.await) }).await;
+    };
+    (env.spawn("worker", working), leave)
+}
+
+/// Whether all operations flow at one of these, and nowhere else.
+fn all_flow_at(crew: &CrewView, workers: &[&str]) -> bool {
+    let owns = |name: &str| crew.operations.iter().any(|of| of.worker.as_deref() == Some(name));
+    let flow = crew.operations.iter().all(|of| of.state == "flows" && of.also.is_empty());
+    let known = crew.operations.iter().all(|of| of.worker.as_deref().is_some_and(|of| workers.contains(&of)));
+    flow && known && !crew.operations.is_empty() && workers.iter().all(|name| owns(name))
+}
+
+#[test]
+fn workers_that_come_and_die_and_leave_copy_everything_once() {
+    in_clusters(|env| async move {
+        let (us, eu, _asia, _) = three_clusters(&env).await;
+        let config = StreamConfig { shards: 10, ..StreamConfig::default() };
+        let stream = us.log.create_stream("t", config).await.expect("created").id;
+        let to = vec!["eu".to_owned()];
+        let request = PlaceRequest {
+            stream: "t".to_owned(),
+            source: "us".to_owned(),
+            to,
+            hops: Some(edges(&[("us", "eu")])),
+        };
+        let (a, _stays) = worker(&env, &eu, "a");
+        let (_b, leave) = worker(&env, &eu, "b");
+        until(&env, || eu.copies.crew().workers.len() == 3).await;
+        us.copies.place(&request).await.expect("placed");
+        let copied = async |round: u64| {
+            for shard in 0..10 {
+                us.append_to(stream, shard, &format!("{round}")).await;
+            }
+            until(&env, || (0..10).all(|shard| eu.end_of(stream, shard) == round)).await;
+        };
+        copied(1).await;
+        until(&env, || all_flow_at(&eu.copies.crew(), &["a", "b"])).await;
+        copied(2).await;
+        let before = eu.copies.hops().first().map(|(_, hop)| hop.records).expect("a hop");
+        assert!(before >= 10, "{before} records were copied");
+        drop(a);
+        until(&env, || all_flow_at(&eu.copies.crew(), &["b"])).await;
+        assert!(eu.copies.crew().counts.dead == 1 && eu.copies.crew().counts.displaced >= 1);
+        copied(3).await;
+        leave.send(()).expect("it runs");
+        until(&env, || all_flow_at(&eu.copies.crew(), &[""])).await;
+        copied(4).await;
     });
 }

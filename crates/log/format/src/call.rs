@@ -30,6 +30,8 @@
 //! | 15 `CopyOffsets` | [`CopyOffsets`] | [`CopiedOffsets`] |
 //! | 16 `FindCell` | [`FindCell`] | [`CellInfo`] |
 //! | 17 `Login` | [`LoginMessage`] | [`LoginAnswer`] |
+//! | 18 `CopyReport` | [`CopyReport`] | [`CopyTasks`] |
+//! | 19 `CopyPush` | [`CopyPush`] | [`CopyPushed`] |
 //!
 //! `Login` comes before all others, on connections that say so when they begin, and to cells' backends as well.
 
@@ -42,15 +44,17 @@ use crate::ids::{
 };
 use crate::limits::{
     APPEND_ITEMS_MAX, CALL_BYTES_MAX, CALL_INFO_BYTES_MAX, CELL_BACKENDS_MAX, CLUSTERS_MAX,
-    COPIED_OFFSETS_MAX, LOGIN_BYTES_MAX, OFFSET_MAX, SEGMENTS_PER_REPLY_MAX, SHARDS_PER_CALL_MAX, TERM_MAX,
+    COPIED_OFFSETS_MAX, COPY_TASKS_MAX, LOGIN_BYTES_MAX, OFFSET_MAX, SEGMENTS_PER_REPLY_MAX,
+    SHARDS_PER_CALL_MAX, TERM_MAX,
 };
 use crate::tails::Tail;
 
 mod copy;
 mod error;
 pub use copy::{
-    CopiedOffset, CopiedOffsets, CopiedShard, CopyEnd, CopyEntries, CopyFrom, CopyHop, CopyHops, CopyLead,
-    CopyNext, CopyOffsets, CopyOpen, CopyOpened, CopyPlan, CopyPlanKept, CopyState,
+    CopiedOffset, CopiedOffsets, CopiedShard, CopyEnd, CopyEntries, CopyFrom, CopyHeld, CopyHop, CopyHops,
+    CopyLead, CopyNext, CopyOffsets, CopyOpen, CopyOpened, CopyPlan, CopyPlanKept, CopyPush, CopyPushed,
+    CopyReport, CopyResume, CopyRunning, CopyState, CopyTask, CopyTasks,
 };
 pub use error::{CallErrorCode, CallRefusal};
 
@@ -95,11 +99,15 @@ pub enum Method {
     FindCell = 16,
     /// Who the caller is: a message of its login.
     Login = 17,
+    /// What a worker of the cluster is to copy.
+    CopyReport = 18,
+    /// What it has copied.
+    CopyPush = 19,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 17] = [
+    pub const ALL: [Method; 19] = [
         Method::Hello,
         Method::FindStream,
         Method::Append,
@@ -117,6 +125,8 @@ impl Method {
         Method::CopyOffsets,
         Method::FindCell,
         Method::Login,
+        Method::CopyReport,
+        Method::CopyPush,
     ];
 
     /// The number on the wire.
@@ -149,6 +159,8 @@ impl Method {
             Method::CopyOffsets => "copy_offsets",
             Method::FindCell => "find_cell",
             Method::Login => "login",
+            Method::CopyReport => "copy_report",
+            Method::CopyPush => "copy_push",
         }
     }
 }
@@ -200,6 +212,10 @@ call_messages! {
     CopyLead: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
     CopyOffsets: CALL_INFO_BYTES_MAX, 32;
     CopiedOffsets: CALL_BYTES_MAX, COPIED_OFFSETS_MAX + 32;
+    CopyReport: CALL_INFO_BYTES_MAX, COPY_TASKS_MAX + 32;
+    CopyTasks: CALL_BYTES_MAX, COPY_TASKS_MAX + 32;
+    CopyPush: CALL_BYTES_MAX, 2 * SHARDS_PER_CALL_MAX + CLUSTERS_MAX + 32;
+    CopyPushed: CALL_BYTES_MAX, 2 * SHARDS_PER_CALL_MAX + 32;
     FindCell: CALL_INFO_BYTES_MAX, 32;
     CellInfo: CALL_BYTES_MAX, CELL_BACKENDS_MAX + 32;
     LoginMessage: LOGIN_BYTES_MAX, 32;

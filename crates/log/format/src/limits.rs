@@ -43,6 +43,9 @@ pub const RECORDS_DECOMPRESSED_BYTES_MAX: usize = 64 << 20;
 pub const APPEND_ITEMS_MAX: usize = 4096;
 /// Shards that one call can ask the tails of.
 pub const SHARDS_PER_CALL_MAX: usize = 16_384;
+/// Operations that one worker of a cluster runs: the message that tells of them is about half of
+/// [`CALL_INFO_BYTES_MAX`].
+pub const COPY_TASKS_MAX: usize = 4_096;
 /// Clusters of one copy tree, the source included; as many as a plan may have.
 pub const CLUSTERS_MAX: usize = 512;
 /// Bytes of a part of a snapshot, which is one record, unless one entry is longer: a writer keeps a few of them.

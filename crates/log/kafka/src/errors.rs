@@ -33,7 +33,9 @@ pub fn append_error(error: &AppendError) -> ErrorCode {
     match error {
         AppendError::NoStream | AppendError::NoShard { .. } => ErrorCode::UnknownTopicOrPartition,
         AppendError::Corrupt(_) => ErrorCode::CorruptMessage,
-        AppendError::Invalid(_) | AppendError::TransactionId { .. } => ErrorCode::InvalidRecord,
+        AppendError::Invalid(_) | AppendError::TransactionId { .. } | AppendError::NotNext { .. } => {
+            ErrorCode::InvalidRecord
+        }
         AppendError::TooLarge { .. } | AppendError::TooLargeDecompressed { .. } => ErrorCode::MessageTooLarge,
         AppendError::Sequence(SequenceError::OutOfOrder { .. }) => ErrorCode::OutOfOrderSequenceNumber,
         AppendError::Sequence(SequenceError::Epoch { .. }) => ErrorCode::InvalidProducerEpoch,

@@ -87,6 +87,14 @@ pub enum AppendError {
         /// How far behind it a timestamp may be, in ms.
         max_ms: u64,
     },
+    /// A copy takes its source's entries in their places.
+    #[error("refused: the copy goes on at offset {next}, not at {given}")]
+    NotNext {
+        /// Offset of the next record.
+        next: Offset,
+        /// First offset of what was given.
+        given: Offset,
+    },
     /// The producer expected another term.
     #[error("the shard's term is {current}, not {given}")]
     Term {
@@ -152,6 +160,7 @@ impl AppendError {
             | Self::Timestamp { .. }
             | Self::TimestampOld { .. }
             | Self::Term { .. }
+            | Self::NotNext { .. }
             | Self::Copy { .. } => false,
         }
     }

@@ -228,6 +228,14 @@ pub enum Plant {
     WayNotTold,
     /// A cluster is not told where a shard that it has held goes on.
     ResumeNotTold,
+    /// A worker is told that what it pushed was taken when nobody has heard of it.
+    PushForgotten,
+    /// A node goes on hearing workers that are dead.
+    DeadWorkerHeard,
+    /// A worker ends an operation that is to move before that flows elsewhere.
+    BreakBeforeMake,
+    /// A worker is not told where a shard goes on of which nothing was taken for a while.
+    PushedPlaceNotTold,
     /// Who had more than a source that was taken by force is not told how much of that to put aside.
     SurplusCopied,
     /// Who has received a message takes whoever else has for somebody who was there before.
@@ -309,6 +317,8 @@ impl Plant {
             | Plant::CopyGapNotTold
             | Plant::WayNotTold
             | Plant::ResumeNotTold
+            | Plant::PushForgotten
+            | Plant::PushedPlaceNotTold
             | Plant::SurplusCopied => copying::PlantedLink::in_front_of(connection, self),
             _ => connection,
         }

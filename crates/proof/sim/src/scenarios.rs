@@ -218,6 +218,11 @@ pub const ALL: &[Scenario] = &[
         run: trees::run,
     },
     Scenario {
+        name: "schedule",
+        about: "the same with workers that crash, leave, are slow, cut off, and told by two schedulers at once",
+        run: trees::run_scheduled,
+    },
+    Scenario {
         name: "ahead",
         about: "a stream copied along a chain of clusters whose disks are slow and fail, read one-sidedly at its end",
         run: ahead::run,

@@ -48,6 +48,18 @@ are_caught! {
         CopyGapNotTold in "trees", ["was told that retention removed"];
     a_cycle_of_two_plans_that_is_not_dissolved_is_caught: WayNotTold in "trees", ["no cycle is dissolved"];
     a_surplus_of_an_old_source_that_stays_is_caught: SurplusCopied in "trees", ["foreign record", "but it was"];
+    an_entry_that_a_worker_copies_to_another_place_is_caught:
+        CopiedElsewhere in "schedule", ["but it was", "out of the order"];
+    a_gap_of_which_a_worker_is_not_told_is_caught:
+        CopyGapNotTold in "schedule", ["was told that retention removed"];
+    a_worker_whose_pushes_are_forgotten_is_caught: PushForgotten in "schedule", ["not all is well"];
+    a_worker_that_is_not_told_where_a_shard_goes_on_is_caught:
+        PushedPlaceNotTold in "schedule", ["not all is well"];
+    a_cycle_that_a_worker_does_not_notice_is_caught: WayNotTold in "schedule", ["no cycle is dissolved"];
+    a_dead_worker_whose_operations_stay_its_own_is_caught:
+        DeadWorkerHeard in "schedule", ["was not found dead"];
+    an_operation_that_ends_where_it_was_before_it_flows_elsewhere_is_caught:
+        BreakBeforeMake in "schedule", ["did not flow while a worker left"];
     a_shard_that_is_held_and_never_goes_on_is_caught: ResumeNotTold in "ahead", ["not all is well"];
     a_source_that_sends_what_it_has_not_on_its_disk_is_caught:
         // The last one where what was durable is not, after a sync that failed.

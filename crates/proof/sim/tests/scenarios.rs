@@ -163,6 +163,8 @@ hold! {
     cluster_interval / 4;
     // Up to twelve logs each.
     trees / 20;
+    // Up to five logs, and fifteen workers.
+    schedule / 20;
     ahead / 10;
     // Three logs each.
     nodes / 20;

@@ -17,9 +17,10 @@ use tailwater_copy::Copies;
 use tailwater_env::{Complaints, Env, Instant, TIMES_BUCKETS};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallErrorCode, CallMessage,
-    CallRefusal, CopyLead, CopyNext, CopyOffsets, CopyOpen, CopyPlan, CopyState, DelaysTaken, DeliveryDelays,
-    FindCell, FindStream, InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo,
-    ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
+    CallRefusal, CopyLead, CopyNext, CopyOffsets, CopyOpen, CopyPlan, CopyPush, CopyReport, CopyState,
+    DelaysTaken, DeliveryDelays, FindCell, FindStream, InitProducer, Locate, LocateWhat, Location, Method,
+    NodeInfo, ProducerInfo, ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call,
+    encode_call, stream_from_wire,
 };
 use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
 use tailwater_format::{
@@ -255,6 +256,8 @@ impl NodeService {
             | Method::CopyPlan
             | Method::CopyLead
             | Method::CopyState
+            | Method::CopyReport
+            | Method::CopyPush
             | Method::CopyOffsets => self.dispatch_copy(peer, method, payload, reply),
             Method::Login => {
                 let why =
@@ -315,6 +318,18 @@ impl NodeService {
                 let may = |_: &CopyOffsets| self.authorize(peer, method, Resource::Node);
                 self.answer_with(method, reply, payload, may, move |asked: CopyOffsets| {
                     std::future::ready(copies.offsets(&asked).map(|told| encode_call(&told)))
+                })
+            }
+            Method::CopyReport => {
+                let may = |_: &CopyReport| self.authorize(peer, method, Resource::Node);
+                self.answer_with(method, reply, payload, may, move |asked: CopyReport| async move {
+                    copies.work(asked).await.map(|tasks| encode_call(&tasks))
+                })
+            }
+            Method::CopyPush => {
+                let may = |_: &CopyPush| self.authorize(peer, method, Resource::Node);
+                self.answer_with(method, reply, payload, may, move |pushed: CopyPush| async move {
+                    copies.push(pushed).await.map(|pushed| encode_call(&pushed))
                 })
             }
             _ => {
@@ -636,7 +651,9 @@ fn append_refusal(error: AppendError) -> CallRefusal {
     let code = match &error {
         AppendError::NoStream => CallErrorCode::UnknownStream,
         AppendError::NoShard { .. } => CallErrorCode::UnknownShard,
-        AppendError::Invalid(_) | AppendError::Corrupt(_) => CallErrorCode::CorruptBatch,
+        AppendError::Invalid(_) | AppendError::Corrupt(_) | AppendError::NotNext { .. } => {
+            CallErrorCode::CorruptBatch
+        }
         AppendError::TooLarge { .. } | AppendError::TooLargeDecompressed { .. } => {
             CallErrorCode::BatchTooLarge
         }

@@ -16,6 +16,7 @@
 //! | `POST /v1/streams/{name}/truncate` | removes the records before a position |
 //! | `PUT /v1/streams/{name}/restore` | brings removed records back from cold storage |
 //! | `GET, PUT /v1/streams/{name}/tree` | the copy tree and how far its hops are; places the stream |
+//! | `GET /v1/operations` | the operations that copy streams to this cluster, and the workers that run them |
 //! | `GET /v1/clusters` | the clusters that this one knows |
 //! | `GET, PUT, DELETE /v1/clusters/{name}` | describes, adds, removes one |
 //! | `POST /v1/clusters/{name}/drain` | begins or ends to drain one |
@@ -101,6 +102,7 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/streams/{name}/truncate", post(truncate_stream))
         .route("/v1/streams/{name}/restore", put(cold::restore))
         .route("/v1/streams/{name}/tree", get(clusters::tree).put(clusters::place))
+        .route("/v1/operations", get(clusters::operations))
         .route("/v1/clusters", get(clusters::list))
         .route("/v1/clusters/{name}/drain", post(clusters::drain))
         .route("/v1/clusters/{name}", get(clusters::describe).put(clusters::add).delete(clusters::remove))

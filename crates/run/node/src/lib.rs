@@ -41,6 +41,7 @@ pub mod signal;
 mod tokens;
 mod turns;
 mod views;
+pub mod worker;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -20,6 +20,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use tailwater_cache::{BackendStats, CellStats};
+use tailwater_copy::{CrewView, WorkerView};
 use tailwater_env::TimesRead;
 use tailwater_format::call::{CopyHop, Method};
 use tailwater_format::{ShardId, StreamId};
@@ -139,7 +140,41 @@ fn copies(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counters("tailwater_copy_sessions_opened", opened, "stream", of(|hop| hop.sessions))?;
     let delay = "From the timestamp of the last record that was copied here until it was durable here.";
     let delays = hops.iter().filter_map(|(stream, hop)| Some((stream.clone(), hop.delay_ms? as f64 / 1e3)));
-    page.gauges("tailwater_copy_delay_seconds", delay, "stream", delays)
+    page.gauges("tailwater_copy_delay_seconds", delay, "stream", delays)?;
+    crew(shared, page)
+}
+
+/// Who copies.
+fn crew(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let CrewView { workers, operations, counts } = shared.copies.crew();
+    let in_state = |of: &str| operations.iter().filter(|operation| operation.state == of).count() as u64;
+    let states = ["flows", "moves", "waits"].map(|state| (state.to_owned(), in_state(state)));
+    let told = "Operations that copy parts of streams here, by state.";
+    page.gauges("tailwater_copy_operations", told, "state", states.into_iter())?;
+    // The node itself has no name.
+    let of = |read: fn(&WorkerView) -> u64| {
+        let workers = workers.iter().filter(|worker| !worker.name.is_empty());
+        workers.map(move |worker| (worker.name.clone(), read(worker)))
+    };
+    let told = "Operations that a worker is to run.";
+    page.gauges("tailwater_copy_worker_operations", told, "worker", of(|worker| worker.operations))?;
+    let told = "Bytes a second that a worker copies.";
+    page.gauges("tailwater_copy_worker_bytes_per_second", told, "worker", of(|worker| worker.bytes_per_s))?;
+    let told = "1 if a worker is slow beside the others, and gets nothing.";
+    page.gauges(
+        "tailwater_copy_worker_slow",
+        told,
+        "worker",
+        of(|worker| u64::from(worker.state == "slow")),
+    )?;
+    let told = "Operations that were moved from workers that live.";
+    page.counter("tailwater_copy_operations_moved", told, counts.moved)?;
+    let told = "Those of them that were moved to restore balance.";
+    page.counter("tailwater_copy_operations_shed", told, counts.shed)?;
+    let told = "Operations that got another worker as theirs had died.";
+    page.counter("tailwater_copy_operations_displaced", told, counts.displaced)?;
+    page.counter("tailwater_copy_workers_dead", "Workers that were found dead.", counts.dead)?;
+    page.counter("tailwater_copy_workers_slow", "Workers that were found slow.", counts.slow)
 }
 
 fn node(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -20,9 +20,9 @@ use tailwater_client::{
 };
 use tailwater_env::Env;
 use tailwater_format::call::{
-    Append, CallErrorCode, CopyLead, CopyOffsets, CopyOpen, CopyPlan, CopyState, FindCell, FindStream,
-    InitProducer, Locate, LoginMessage, Method, ReadDurable, SegmentRef, Segments, StreamInfo, Tails,
-    decode_call, encode_call,
+    Append, CallErrorCode, CopyLead, CopyOffsets, CopyOpen, CopyPlan, CopyPush, CopyReport, CopyState,
+    FindCell, FindStream, InitProducer, Locate, LoginMessage, Method, ReadDurable, SegmentRef, Segments,
+    StreamInfo, Tails, decode_call, encode_call,
 };
 use tailwater_node::Node;
 use tailwater_permissions::{Operation, ResourceKind, RuleFilter};
@@ -32,7 +32,7 @@ use tailwater_rma::{Address, CallError};
 const NAME: &str = "hidden";
 
 /// Requests of admin HTTP, by what their path names.
-const HTTP: [(&str, &str, &str); 48] = [
+const HTTP: [(&str, &str, &str); 49] = [
     ("GET", "/metrics", ""),
     ("GET", "/v1/node", ""),
     ("POST", "/v1/node/drain", ""),
@@ -54,6 +54,7 @@ const HTTP: [(&str, &str, &str); 48] = [
     ("POST", "/v1/streams/hidden/truncate", "{\"shard\":0,\"offset\":0}"),
     ("GET", "/v1/streams/hidden/tree", ""),
     ("PUT", "/v1/streams/hidden/tree", "{\"source\":\"us\",\"to\":[\"eu\"]}"),
+    ("GET", "/v1/operations", ""),
     ("GET", "/v1/clusters", ""),
     ("GET", "/v1/clusters/eu", ""),
     ("PUT", "/v1/clusters/eu", "{\"address\":\"127.0.0.1:1\"}"),
@@ -141,6 +142,8 @@ fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
         (Method::CopyState, encode_call(&CopyState { stream: stream() })),
         (Method::CopyLead, encode_call(&CopyLead::default())),
         (Method::CopyOffsets, encode_call(&CopyOffsets { stream: stream(), ..Default::default() })),
+        (Method::CopyReport, encode_call(&CopyReport { worker: "w".to_owned(), ..Default::default() })),
+        (Method::CopyPush, encode_call(&CopyPush { stream: stream(), ..Default::default() })),
     ]
 }
 

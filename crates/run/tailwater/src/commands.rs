@@ -31,3 +31,4 @@ pub mod token;
 pub mod tree;
 pub mod user;
 pub mod window;
+pub mod worker;

@@ -72,6 +72,11 @@ enum Command {
     /// Plan the copy trees of streams, and show how far the copies are.
     #[command(subcommand)]
     Tree(commands::tree::Command),
+    /// Copy parts of streams for the node of this cluster, from the clusters above it.
+    ///
+    /// The node divides what is copied among its workers, and runs what none of them can. A worker keeps nothing: stop
+    /// it, or kill it, and others go on.
+    Worker(commands::worker::Args),
     /// Consume streams in every cluster that has them, and report delays, stopped producers and stuck copies.
     Monitor(commands::monitor::Args),
     /// Append lines of a file, or of standard input, to a stream.
@@ -196,6 +201,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Migrate(_) => commands::left_out::run("client of BookKeeper", "bookkeeper"),
         Command::Cluster(command) => commands::cluster::run(&cli.server, command),
         Command::Tree(command) => commands::tree::run(&cli.server, command),
+        Command::Worker(args) => commands::worker::run(&cli.server, args),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
         Command::Snapshot(command) => commands::snapshot::run(&cli.server, command),

@@ -24,6 +24,10 @@ pub struct CopyOpen {
     /// The lineage of the copy: the last forced move of the source that it knows of, and 0 before the first.
     #[prost(fixed64, tag = "5")]
     pub lineage: u64,
+    /// Which of the cluster's operations of this stream it is for: the session takes the place of another one of this
+    /// number. 0 is that of a node which copies all shards by itself.
+    #[prost(fixed64, tag = "6")]
+    pub operation: u64,
 }
 
 /// Where the copy of a shard ends.
@@ -261,4 +265,159 @@ pub struct CopyHop {
     /// Shards that are not copied for now, while the others are.
     #[prost(uint32, tag = "12")]
     pub waiting_shards: u32,
+}
+
+/// A worker of the cluster tells what it runs. It is answered when that is not what it is to run, and after a while
+/// otherwise.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyReport {
+    /// Its name, which no other worker of the cluster has.
+    #[prost(string, tag = "1")]
+    pub worker: String,
+    /// A random number of its start.
+    #[prost(fixed64, tag = "2")]
+    pub start: u64,
+    /// It is to end, and waits until it may.
+    #[prost(bool, tag = "3")]
+    pub is_leaving: bool,
+    /// What it runs.
+    #[prost(message, repeated, tag = "4")]
+    pub running: Vec<CopyRunning>,
+    /// [`CopyTasks::number`] of the answer by which it goes, and 0 before the first.
+    #[prost(fixed64, tag = "5")]
+    pub number: u64,
+}
+
+/// An operation that a worker runs.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct CopyRunning {
+    /// The stream's UUID, 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: Bytes,
+    /// The part of its shards.
+    #[prost(uint32, tag = "2")]
+    pub part: u32,
+}
+
+/// What a worker is to run, and nothing else.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyTasks {
+    /// Another one with each change.
+    #[prost(fixed64, tag = "1")]
+    pub number: u64,
+    /// The operations.
+    #[prost(message, repeated, tag = "2")]
+    pub tasks: Vec<CopyTask>,
+    /// A worker that is to end may do so: others run what it ran.
+    #[prost(bool, tag = "3")]
+    pub may_go: bool,
+}
+
+/// An operation as a worker is to run it.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct CopyTask {
+    /// The stream's UUID, 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: Bytes,
+    /// The part of its shards.
+    #[prost(uint32, tag = "2")]
+    pub part: u32,
+    /// These shards.
+    #[prost(uint32, repeated, tag = "3")]
+    pub shards: Vec<u32>,
+    /// The cluster to which they are copied.
+    #[prost(string, tag = "4")]
+    pub cluster: String,
+    /// The cluster from which they are.
+    #[prost(string, tag = "5")]
+    pub above: String,
+    /// Where that is reached.
+    #[prost(string, tag = "6")]
+    pub address: String,
+    /// The number of the plan.
+    #[prost(uint64, tag = "7")]
+    pub plan: u64,
+    /// The last forced move of the source, and 0 before the first.
+    #[prost(fixed64, tag = "8")]
+    pub lineage: u64,
+    /// How many answers may be under way.
+    #[prost(uint32, tag = "9")]
+    pub window: u32,
+}
+
+/// What an operation has copied: in its order, and one message at a time.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyPush {
+    /// The stream's UUID, 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: Bytes,
+    /// The part of its shards.
+    #[prost(uint32, tag = "2")]
+    pub part: u32,
+    /// The worker.
+    #[prost(string, tag = "3")]
+    pub worker: String,
+    /// A random number of the operation's session.
+    #[prost(fixed64, tag = "4")]
+    pub session: u64,
+    /// The lineage by which it was copied.
+    #[prost(fixed64, tag = "5")]
+    pub lineage: u64,
+    /// The session begins: it asks where the shards end, and copies nothing yet.
+    #[prost(bool, tag = "6")]
+    pub is_first: bool,
+    /// The clusters on the way from the source to the one above. With the one that it is pushed to, it leads back.
+    #[prost(string, repeated, tag = "7")]
+    pub way: Vec<String>,
+    /// Shards that go on behind a gap, before what follows of them.
+    #[prost(message, repeated, tag = "8")]
+    pub begin: Vec<CopyFrom>,
+    /// News of shards, with the entries that follow those that were pushed before.
+    #[prost(message, repeated, tag = "9")]
+    pub shards: Vec<CopiedShard>,
+    /// Why the session has ended; empty if it has not.
+    #[prost(string, tag = "10")]
+    pub ended: String,
+    /// The number of the plan by which it was copied.
+    #[prost(uint64, tag = "11")]
+    pub plan: u64,
+    /// The cluster that it was copied from.
+    #[prost(string, tag = "12")]
+    pub above: String,
+}
+
+/// How an operation goes on.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyPushed {
+    /// Shards that go on from these places.
+    #[prost(message, repeated, tag = "1")]
+    pub from: Vec<CopyResume>,
+    /// Shards of which nothing is taken until they are in a later `from`.
+    #[prost(message, repeated, tag = "2")]
+    pub hold: Vec<CopyHeld>,
+}
+
+/// Where a shard of a copy begins and ends.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct CopyResume {
+    /// The shard.
+    #[prost(uint32, tag = "1")]
+    pub shard: u32,
+    /// Offset of the next record.
+    #[prost(uint64, tag = "2")]
+    pub next_offset: u64,
+    /// First offset that was not removed.
+    #[prost(uint64, tag = "3")]
+    pub log_start: u64,
+}
+
+/// A shard that is not copied for now.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct CopyHeld {
+    /// The shard.
+    #[prost(uint32, tag = "1")]
+    pub shard: u32,
+    /// Why.
+    #[prost(string, tag = "2")]
+    pub why: String,
 }

@@ -27,6 +27,8 @@ fn the_numbers_of_methods_never_change() {
         (15, "copy_offsets"),
         (16, "find_cell"),
         (17, "login"),
+        (18, "copy_report"),
+        (19, "copy_push"),
     ];
     assert_eq!(numbers, expected);
     assert_eq!(Method::from_number(3), Some(Method::Append));

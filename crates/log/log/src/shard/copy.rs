@@ -141,14 +141,14 @@ impl Shard {
             }
             ShardPhase::Claiming | ShardPhase::Owning(_) => {}
         }
+        // First, as what is there already may be of an earlier term.
+        let next = self.next_offset.get();
+        if copied.base_offset != next {
+            return Err(AppendError::NotNext { next, given: copied.base_offset });
+        }
         let current = self.buffer.back().and_then(|last| last.copied).unwrap_or(self.changes.record().term);
         if copied.term < current {
             return Err(AppendError::Term { current, given: copied.term });
-        }
-        let next = self.next_offset.get();
-        if copied.base_offset != next {
-            let why = format!("the copy goes on at offset {next}, not at {}", copied.base_offset);
-            return Err(AppendError::Invalid(why.into()));
         }
         Ok(())
     }

@@ -275,7 +275,7 @@ pub(super) fn call_seeds() -> Vec<Vec<u8>> {
     let delays = call::DeliveryDelays { counts: vec![0, 1, 1 << 40], sum_ns: 9 };
     let found = call::FindStream { name: "news".to_owned() };
     let from = vec![call::CopyFrom { shard: 1, next_offset: 9 }];
-    let open = call::CopyOpen { stream, cluster: "eu".to_owned(), plan: 1, from, lineage: 2 };
+    let open = call::CopyOpen { stream, cluster: "eu".to_owned(), plan: 1, from, lineage: 2, operation: 0 };
     let some = [
         with("Append", encode_call(&append)),
         with("TailsReply", encode_call(&tails)),

@@ -8,7 +8,8 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tailwater_copy::CopyTree;
 use tailwater_format::call::{
-    CopiedShard, CopyEntries, CopyNext, CopyOpened, CopyPlan, CopyPlanKept, Method, decode_call, encode_call,
+    CopiedShard, CopyEntries, CopyNext, CopyOpened, CopyPlan, CopyPlanKept, CopyPush, CopyPushed, Method,
+    decode_call, encode_call,
 };
 use tailwater_format::{EntryFields, Offset, batches, encode_entry, parse_entry};
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
@@ -50,6 +51,17 @@ impl PlantedLink {
             }
         }
         Some(encode_call(&entries))
+    }
+
+    /// What a worker is told that pushes entries, one time in two.
+    fn forgotten(&self, method: Option<Method>, payload: &Bytes) -> Option<Bytes> {
+        if (self.plant, method) != (Plant::PushForgotten, Some(Method::CopyPush)) {
+            return None;
+        }
+        let push: CopyPush = decode_call(payload.clone()).ok()?;
+        let has_entries = push.shards.iter().any(|news| !news.entries.is_empty());
+        let is_chosen = has_entries && self.answers.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        is_chosen.then(|| encode_call(&CopyPushed::default()))
     }
 
     /// Leaves the second entry out, and has all that follow follow the first one.
@@ -95,6 +107,13 @@ fn told(payload: &Bytes) -> Option<CopyTree> {
 fn without_resumptions(payload: &Bytes) -> Option<Bytes> {
     let question: CopyNext = decode_call(payload.clone()).ok()?;
     Some(encode_call(&CopyNext { from: Vec::new(), ..question }))
+}
+
+/// An answer to what was pushed that says of no shard that it goes on, but for where a session begins.
+fn without_places(pushed: Bytes, answer: &Bytes) -> Option<Bytes> {
+    let push: CopyPush = decode_call(pushed).ok()?;
+    let pushed: CopyPushed = decode_call(answer.clone()).ok()?;
+    (!push.is_first).then(|| encode_call(&CopyPushed { from: Vec::new(), ..pushed }))
 }
 
 /// A plan that says of no forced move what others have too much.
@@ -144,6 +163,10 @@ impl ConnectionHooks for PlantedLink {
             if self.plant == Plant::ResumeNotTold && method_asked == Some(Method::CopyNext) {
                 payload = without_resumptions(&payload).unwrap_or(payload);
             }
+            if let Some(forgotten) = self.forgotten(method_asked, &payload) {
+                return Ok(forgotten);
+            }
+            let pushed = payload.clone();
             let answer = inner.call(method, payload).await?;
             let planted = match (self.plant, method_asked) {
                 (Plant::WayNotTold, Some(Method::CopyOpen)) => self.opened(answer.clone()),
@@ -151,6 +174,7 @@ impl ConnectionHooks for PlantedLink {
                     Plant::WayNotTold | Plant::CopiedElsewhere | Plant::CopyGapNotTold,
                     Some(Method::CopyNext),
                 ) => self.entries(answer.clone()),
+                (Plant::PushedPlaceNotTold, Some(Method::CopyPush)) => without_places(pushed, &answer),
                 _ => None,
             };
             Ok(planted.unwrap_or(answer))

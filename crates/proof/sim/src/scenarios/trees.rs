@@ -1,11 +1,15 @@
 //! A stream that is copied between 3 to 12 clusters: the copying of a node in each of them, over simulated links, while
 //! clusters crash, links are slow or cut, plans change, copies are emptied, and the source removes records.
 //!
-//! The code that runs is that of `copy` on `log`. A cluster has one node, without cells. Checked:
+//! The code that runs is that of `copy` on `log`. A cluster has one node, without cells. In the scenario `schedule` it
+//! has workers, too, which crash, leave, are slow and cut off, and which two schedulers tell at once what to run.
+//! Checked:
 //! - each shard by a [`ShardChecker`], whose readers are those of all clusters: what was acknowledged at the source is
 //!   what every consumer of every cluster gets, at the same offsets, in order, in the same terms;
 //! - a consumer misses only what the source was asked to remove, and is told;
 //! - where two plans together make a cycle, it copies nothing a second later;
+//! - at the end a worker that is killed is found dead within [`workers::DEAD_MAX`], and what it ran flows elsewhere
+//!   within 100 ms of that; where one leaves, everything flows all the time;
 //! - the source moves, in order: nothing is lost then; and by force: then there is another lineage from where the new
 //!   source ended, with checkers of its own, and no cluster that goes by it ever shows what others had beyond that;
 //! - at the end, when nothing fails any more: within [`RECOVERY_MAX`] every cluster goes by the newest plan and has
@@ -15,6 +19,7 @@ mod chaos;
 pub(super) mod cluster;
 mod consumers;
 mod producers;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,11 +63,6 @@ struct ClusterLife {
 }
 
 impl ClusterLife {
-    /// The lineage by which the cluster goes, if it knows of the stream.
-    fn lineage(&self) -> Option<u64> {
-        self.copies.plan(STREAM).ok().map(|plan| plan.lineage())
-    }
-
     /// Whether it is the source, and the rank of its plan among those of others who say so too.
     fn leads(&self, number: usize) -> Option<(u64, &'static str)> {
         let plan = self.copies.plan(STREAM).ok();
@@ -78,6 +78,11 @@ struct TreesShared {
     outside: Outside,
     net: Net,
     nodes: Vec<Node>,
+    /// The workers of each cluster.
+    workers: Vec<Vec<Node>>,
+    /// Tells workers now and then what to run, too.
+    other_scheduler: workers::OtherScheduler,
+    drills: workers::CrewDrills,
     config: LogConfig,
     stream_config: StreamConfig,
     plant: Plant,
@@ -128,6 +133,13 @@ impl TreesShared {
         state.source
     }
 
+    /// The lineage by which a cluster goes, if it knows of the stream. Whoever has made it need not have said so yet.
+    fn lineage(&self, life: &ClusterLife) -> Option<u64> {
+        let plan = life.copies.plan(STREAM).ok()?;
+        self.knows(&plan);
+        Some(plan.lineage())
+    }
+
     /// The hop to a cluster, as that tells: whence, and whether it copies.
     fn hop(&self, number: usize) -> Option<(String, bool)> {
         let hops = self.life(number)?.copies.hops();
@@ -160,16 +172,39 @@ impl TreesShared {
 
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    world.set_steps_max(40_000_000);
     let mut rng = Rng::new(world.seed(), "scenario/trees");
     let clusters = rng.between(3, NAMES.len() as u64) as usize;
     let shards = rng.between(1, 2) as u32;
+    run_with(world, plant, rng, (clusters, shards, 0))
+}
+
+/// The same with workers in each cluster.
+pub fn run_scheduled(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let mut rng = Rng::new(world.seed(), "scenario/schedule");
+    let clusters = rng.between(3, 5) as usize;
+    let shards = rng.between(1, 6) as u32;
+    let workers = rng.between(1, 3) as usize;
+    run_with(world, plant, rng, (clusters, shards, workers))
+}
+
+fn run_with(
+    world: &mut World,
+    plant: Plant,
+    mut rng: Rng,
+    (clusters, shards, crew): (usize, u32, usize),
+) -> Result<Report, Violation> {
+    world.set_steps_max(40_000_000);
     let stream_config =
         StreamConfig { retention_bytes: None, ..draw_stream(&mut rng, shards, StreamDurability::Fsync) };
     let shared = Arc::new(TreesShared {
         outside: world.outside(),
         net: Net::new(world),
         nodes: NAMES[..clusters].iter().map(|name| world.node(name)).collect(),
+        workers: (0..clusters)
+            .map(|of| (0..crew).map(|number| world.node(workers::WORKER_NODES[of][number])).collect())
+            .collect(),
+        other_scheduler: workers::OtherScheduler::default(),
+        drills: workers::CrewDrills::default(),
         config: LogConfig { tick: Duration::from_millis(500), ..draw_config(&mut rng) },
         stream_config,
         plant,
@@ -191,12 +226,21 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         make_data_dir(node);
         outside.spawn("supervisor", cluster::supervise(Arc::clone(&shared), number)).detach();
     }
+    for number in 0..clusters {
+        for worker in 0..crew {
+            let working = workers::supervise(Arc::clone(&shared), number, worker);
+            outside.spawn("worker", working).detach();
+        }
+    }
     world.run(begin(Arc::clone(&shared)))??;
     outside.spawn("chaos", chaos::trouble(Arc::clone(&shared), rng)).detach();
 
     shared.outcome.let_pass(world, TROUBLE)?;
     shared.state.lock().calm = true;
     let well = world.run(settle(Arc::clone(&shared)))?;
+    if well && crew > 0 {
+        world.run(workers::drill(Arc::clone(&shared)))?;
+    }
     shared.outcome.take_violation()?;
     if !well {
         let answers = world.run(shared.answers_to_the_plan())?;
@@ -235,7 +279,7 @@ async fn begin(shared: Trees) -> Result<(), Violation> {
 async fn settle(shared: Trees) -> bool {
     chaos::mend(&shared).await;
     let began = shared.outside.now();
-    let mut plan = None;
+    let (mut plan, mut failed_at) = (None, None);
     while !shared.outcome.has_failed() && shared.outside.now().since(began) < RECOVERY_MAX {
         if plan.is_none() {
             plan = shared.place(&chaos::last_tree(&shared)).await;
@@ -244,8 +288,14 @@ async fn settle(shared: Trees) -> bool {
         if plan.is_some_and(|plan| shared.plan(shared.source()).is_some_and(|known| known > plan)) {
             plan = None;
         }
+        let since = shared.outside.now().since(began);
+        // Nothing but this ends what stands still then: no session begins anew.
+        if plan.is_some() && since > Duration::from_secs(1) && failed_at.is_none() {
+            workers::fail_syncs(&shared);
+            failed_at = Some(since);
+        }
         // Something is appended and copied by the last plan, and then no more.
-        if plan.is_some() && shared.outside.now().since(began) > Duration::from_secs(2) {
+        if failed_at.is_some_and(|at| since > at + Duration::from_secs(1)) {
             shared.state.lock().stop = true;
         }
         if plan.is_some() && shared.state.lock().stop && shared.is_complete(plan) {
@@ -264,13 +314,15 @@ impl TreesShared {
         if numbers.clone().any(|number| self.plan(number) != plan) {
             return false;
         }
-        let Some(lineage) = self.life(self.source()).and_then(|life| life.lineage()) else { return false };
+        let Some(lineage) = self.life(self.source()).and_then(|life| self.lineage(&life)) else {
+            return false;
+        };
         let state = self.state.lock();
         let complete = |checker: &ShardChecker| {
             let both = numbers.clone().flat_map(|number| [number as u64, LATE + number as u64]);
             both.into_iter().all(|reader| checker.complete(reader).is_ok())
         };
-        state.lineages[&lineage].checkers.iter().all(complete)
+        state.lineages[&lineage].checkers.iter().all(complete) && self.is_scheduled()
     }
 
     /// What clusters answer that are told of the plan of the source, where they don't keep it.
@@ -298,8 +350,9 @@ impl TreesShared {
             let life = self.life(number);
             let why = life.and_then(|life| life.copies.hops().first().map(|(_, hop)| hop.why.clone()));
             what.push_str(&format!("; {name} goes by plan {plan:?}, hop {hop:?} {why:?}"));
+            what.push_str(&self.describe_crew(number));
         }
-        let lineage = self.life(self.source()).and_then(|life| life.lineage()).unwrap_or_default();
+        let lineage = self.life(self.source()).and_then(|life| self.lineage(&life)).unwrap_or_default();
         let state = self.state.lock();
         for (shard, checker) in state.lineages[&lineage].checkers.iter().enumerate() {
             let readers: Vec<u64> =

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Subcommand;
-use tailwater_node::api::{CopyHopView, CopyTreeView};
+use tailwater_node::api::{CopyHopView, CopyTreeView, CrewDescription};
 use tailwater_trees::limits::{CLUSTERS_MAX, COSTS_BYTES_MAX, DEPTH_DEFAULT, FAN_OUT_DEFAULT};
 use tailwater_trees::{TreeCosts, TreePlan, TreeRequest, dot, plan, svg};
 
@@ -23,6 +23,12 @@ pub enum Command {
     ///
     /// No node is asked, and nothing is changed. `tailwater stream place --costs` plans with the default bounds.
     Plan(Args),
+    /// Show the operations that copy streams to the cluster that is asked, and which worker runs each.
+    Operations {
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
     /// Show a stream's copy tree, and how far each of its hops is.
     Show {
         /// The stream's name.
@@ -79,6 +85,10 @@ pub enum TreeFormat {
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     let args = match command {
         Command::Plan(args) => args,
+        Command::Operations { output } => {
+            let crew: CrewDescription = server.get("/v1/operations")?;
+            return if output == Format::Json { output::print_json(&crew) } else { operations(&crew) };
+        }
         Command::Show { name, output } => {
             let tree: CopyTreeView = server.get(&format!("/v1/streams/{}/tree", escaped(&name)))?;
             return if output == Format::Json { output::print_json(&tree) } else { show(&tree) };
@@ -100,6 +110,42 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         TreeFormat::Json => output::print_json(&found),
         TreeFormat::Svg => output::print(&svg(&found).trim_end()),
     }
+}
+
+/// What the node itself is called.
+const HERE: &str = "(node)";
+
+fn operations(crew: &CrewDescription) -> anyhow::Result<()> {
+    let named = |name: &str| if name.is_empty() { HERE.to_owned() } else { name.to_owned() };
+    let mut table = output::table(&["worker", "state", "operations", "load", "bytes/s"]);
+    for worker in &crew.workers {
+        table.add_row([
+            named(&worker.name),
+            worker.state.clone(),
+            worker.operations.to_string(),
+            worker.load.to_string(),
+            output::bytes(worker.bytes_per_s),
+        ]);
+    }
+    output::print(&table)?;
+    let heads = ["stream", "part", "shards", "from", "worker", "state", "delay ms", "bytes/s", "also at"];
+    let mut table = output::table(&heads);
+    for operation in &crew.operations {
+        let shards: Vec<String> = operation.shards.iter().map(u32::to_string).collect();
+        let also: Vec<String> = operation.also.iter().map(|name| named(name)).collect();
+        table.add_row([
+            operation.stream.clone(),
+            operation.part.to_string(),
+            shards.join(","),
+            operation.from.clone(),
+            operation.worker.as_deref().map_or_else(|| "-".to_owned(), named),
+            operation.state.clone(),
+            operation.delay_ms.map_or_else(|| "-".to_owned(), |ms| ms.to_string()),
+            output::bytes(operation.bytes_per_s),
+            also.join(","),
+        ]);
+    }
+    output::print(&table)
 }
 
 fn show(tree: &CopyTreeView) -> anyhow::Result<()> {

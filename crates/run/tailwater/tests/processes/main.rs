@@ -85,5 +85,6 @@ mod tls_data;
 mod tls_logins;
 mod trees;
 mod window;
+mod workers;
 #[cfg(feature = "bookkeeper")]
 mod write_rights;

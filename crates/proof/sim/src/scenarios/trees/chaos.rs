@@ -23,6 +23,10 @@ pub(super) async fn trouble(shared: Trees, mut rng: Rng) {
             return;
         }
         let any = rng.index(shared.nodes.len());
+        if !shared.workers[any].is_empty() && rng.below(2) == 0 {
+            super::workers::trouble(&shared, &mut rng, any);
+            continue;
+        }
         let other = (any + 1 + rng.index(shared.nodes.len() - 1)) % shared.nodes.len();
         match rng.below(20) {
             0..=2 => {
@@ -134,7 +138,7 @@ impl TreesShared {
 async fn truncate(shared: &Trees, rng: &mut Rng) {
     let shard = rng.below(u64::from(shared.stream_config.shards)) as u32;
     let Some(life) = shared.life(shared.source()) else { return };
-    let Some(lineage) = life.lineage() else { return };
+    let Some(lineage) = shared.lineage(&life) else { return };
     // Of one that will find out that it is the source no more, nobody follows that.
     let is_last = |(moves, _): (u64, _)| moves >= shared.state.lock().moves;
     if !life.leads(shared.source()).is_some_and(is_last) {
@@ -221,6 +225,7 @@ async fn within(shared: &Trees, most: Duration, is_so: impl Fn() -> bool) -> boo
 /// No link fails, or is slow.
 fn calm_links(shared: &Trees) {
     shared.net.set_weather(Weather::FAIR);
+    super::workers::calm_links(shared);
     for (place, a) in shared.nodes.iter().enumerate() {
         for b in &shared.nodes[place + 1..] {
             shared.net.heal(a, b);
@@ -232,6 +237,7 @@ fn calm_links(shared: &Trees) {
 /// Lets everything work again, and waits until all clusters run.
 pub(super) async fn mend(shared: &Trees) {
     calm_links(shared);
+    super::workers::mend(shared);
     for node in &shared.nodes {
         node.disk().crash_at_change(None);
     }

@@ -14,7 +14,7 @@ use crate::planted::Plant;
 use crate::scenarios::lives::open_undamaged;
 use crate::world::{Crash, Crashed, Node};
 
-use super::{ClusterLife, NAMES, STREAM, Trees, consumers, producers};
+use super::{ClusterLife, NAMES, STREAM, Trees, consumers, producers, workers};
 
 /// Where a cluster is reached.
 pub(in crate::scenarios) fn address(number: usize) -> String {
@@ -68,7 +68,9 @@ pub(super) async fn supervise(shared: Trees, number: usize) {
 async fn open(shared: Trees, number: usize, env: Env) -> Result<ClusterLife, String> {
     let log = open_undamaged(&env, shared.config.clone(), None).await?;
     let (net, node) = (shared.net.clone(), shared.nodes[number].clone());
-    let links = Arc::new(SimLinks { net, node, plant: shared.plant });
+    // Where there are workers, it is their links that lie.
+    let plant = if shared.workers[number].is_empty() { shared.plant } else { Plant::None };
+    let links = Arc::new(SimLinks { net, node, plant });
     let copies = Copies::start(&env, &log, Some(NAMES[number]), links).await;
     let copies = copies.map_err(|error| error.to_string())?;
     if let Ok(plan) = copies.plan(STREAM) {
@@ -78,6 +80,10 @@ async fn open(shared: Trees, number: usize, env: Env) -> Result<ClusterLife, Str
     let service = CopyService::new(&env, &copies);
     shared.net.listen(&shared.nodes[number], &address(number), service, LocalDoorbell::new());
     copies.listens_at(&address(number));
+    if shared.plant == Plant::DeadWorkerHeard {
+        let hearing = workers::hear_the_dead(Arc::clone(&shared), number, env.clone(), copies.clone());
+        env.spawn("hear-the-dead", hearing).detach();
+    }
     let life = ClusterLife { env: env.clone(), log, copies };
     for shard in 0..shared.stream_config.shards {
         let producing = producers::produce(Arc::clone(&shared), number, life.clone(), shard);

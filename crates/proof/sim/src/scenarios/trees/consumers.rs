@@ -21,7 +21,7 @@ pub(super) async fn consume(shared: Trees, number: usize, life: ClusterLife, sha
             let state = shared.state.lock();
             (state.stream, state.stop)
         };
-        let (Some(stream), Some(lineage)) = (stream, life.lineage()) else { continue };
+        let (Some(stream), Some(lineage)) = (stream, shared.lineage(&life)) else { continue };
         // Both have their turn, once nothing is appended any more.
         reader = if stop && reader < LATE { LATE + number as u64 } else { number as u64 };
         if reader >= LATE && began_late != Some(lineage) {
@@ -31,7 +31,7 @@ pub(super) async fn consume(shared: Trees, number: usize, life: ClusterLife, sha
         let next = Offset(shared.state.lock().checker(lineage, shard).reader_next(reader));
         let bytes = 1 + life.env.random_below(8 << 10) as usize;
         let fetched = life.log.fetch(shard_id(stream, shard), next, bytes, true).await;
-        if life.lineage() != Some(lineage) {
+        if shared.lineage(&life) != Some(lineage) {
             continue;
         }
         let checked = match fetched {

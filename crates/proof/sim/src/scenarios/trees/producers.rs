@@ -21,14 +21,14 @@ pub(super) async fn produce(shared: Trees, number: usize, life: ClusterLife, sha
         };
         // One that does not know that it is not the source any more takes records all the same.
         let Some(stream) = stream.filter(|_| !stop && life.leads(number).is_some()) else { continue };
-        let Some(lineage) = life.lineage() else { continue };
+        let Some(lineage) = shared.lineage(&life) else { continue };
         let identities: Vec<u64> = {
             let mut state = shared.state.lock();
             (0..1 + life.env.random_below(4)).map(|_| state.produced(lineage, shard)).collect()
         };
         let batch = batch_of(env, &identities, || env.random_below(300)).finish(Codec::None);
         let answer = log.append(stream, ShardNumber(shard), batch).await;
-        let is_same = life.lineage() == Some(lineage);
+        let is_same = shared.lineage(&life) == Some(lineage);
         let mut state = shared.state.lock();
         let checker = state.checker(lineage, shard);
         let checked = match answer {
