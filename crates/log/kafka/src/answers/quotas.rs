@@ -188,7 +188,13 @@ async fn alter(
     let mut bounds = BTreeMap::new();
     for AlterClientQuotasOp { key, value, remove } in ops {
         let most = if remove { None } else { Some(whole(value)?) };
-        if bounds.insert(bound(&key)?, most).is_some() {
+        let bound = bound(&key)?;
+        if entity.ip.is_some() && !matches!(bound, QuotaBound::ConnectionCreationRate) {
+            // As Kafka does, whose programs know of nothing else.
+            let why = format!("{key} is not of an address in this protocol: `tailwater quota set` bounds it");
+            return Err(invalid(why));
+        }
+        if bounds.insert(bound, most).is_some() {
             return Err(invalid(format!("{key} is named twice")));
         }
     }
