@@ -2,8 +2,9 @@
 //! them.
 //!
 //! A quota is about a user, about what a client calls itself, about both, or about an address ([`QuotaEntity`]), as
-//! Kafka's quotas are. The one that says most about a user and a client counts, and that of the address besides. A node keeps its quotas in its
-//! metadata ([`ClientQuotas`]), and counts what is taken by itself: what other nodes give does not count.
+//! Kafka's quotas are. The one that says most about a user and a client counts, and that of the address besides. A node
+//! keeps its quotas in its metadata ([`ClientQuotas`]), and counts what is taken by itself: what other nodes give does
+//! not count.
 //!
 //! Where several nodes give one quota together, as of an account of queues that all of them serve, each has a share of
 //! it ([`QuotaShares`]), of which a [`ShareBucket`] is filled.

@@ -292,7 +292,8 @@ impl StreamConfig {
             let (given, min) = (other.shards.into(), self.shards.into());
             return Err(ConfigError::Bounds { field: "shards", given, min, max: SHARDS_MAX.into() });
         }
-        // Chunks are found by their size, what was once in a cell has been seen, and what waits for an acknowledgement waits for one promise.
+        // Chunks are found by their size, what was once in a cell has been seen, and what waits for an acknowledgement
+        // waits for one promise.
         let fixed = [
             ("chunk-bytes", self.chunk_bytes != other.chunk_bytes),
             ("cells", self.cells != other.cells),

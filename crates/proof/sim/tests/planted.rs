@@ -62,9 +62,9 @@ are_caught! {
         BreakBeforeMake in "schedule", ["did not flow while a worker left"];
     a_shard_that_is_held_and_never_goes_on_is_caught: ResumeNotTold in "ahead", ["not all is well"];
     a_source_that_sends_what_it_has_not_on_its_disk_is_caught:
-        // The last one where what was durable is not, after a sync that failed.
+        // The last ones where what was durable is not, after a sync that failed: the source does not start with that.
         AckBeforeSync in "ahead",
-        ["more than its source has", "but it was", "foreign record", "the floor goes forward only"];
+        ["more than its source has", "but it was", "foreign record", "the floor goes forward only", "not all is well"];
     an_acknowledgement_before_the_sync_is_caught:
         AckBeforeSync in "journal", ["acknowledged and is not there"];
     names_that_are_not_synced_are_caught:

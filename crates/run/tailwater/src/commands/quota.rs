@@ -22,8 +22,8 @@ pub enum Command {
         /// Bytes of requests that append, in a second.
         #[arg(long, value_name = "BYTES", value_parser = number::<u64>(1..=QUOTA_MAX))]
         producer_byte_rate: Option<u64>,
-        /// Bytes of records that requests read, and bytes of one-sided reads over TCP from the node's own cells, in a second.
-        /// What a process reads by itself does not count.
+        /// Bytes of records that requests read, and bytes of one-sided reads over TCP from the node's own cells, in a
+        /// second. What a process reads by itself does not count.
         #[arg(long, value_name = "BYTES", value_parser = number::<u64>(1..=QUOTA_MAX))]
         consumer_byte_rate: Option<u64>,
         /// Requests of all kinds, in a second.
