@@ -141,24 +141,21 @@ fn commands_and_appends_by_calls_keep_to_quotas_too() {
 #[test]
 fn what_the_cells_send_to_a_one_sided_reader_over_tcp_counts_and_it_gets_all_of_it_later() {
     let (_dir, node) = Node::with_stream(&["s"]);
-    node.run(&["quota", "set", "--user", "*", "--consumer-byte-rate", "100000"]);
+    node.run(&["quota", "set", "--user", "*", "--consumer-byte-rate", "20000"]);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let config = ClientConfig { transport: Transport::Tcp, ..ClientConfig::default() };
         let client = Client::connect_with(Env::real(), &node.data, config).await.expect("connected");
         let config = ConsumerConfig { start: Start::Beginning, ..ConsumerConfig::default() };
         let mut consumer = client.consumer("s", config).await.expect("a consumer");
-        let mut written = 0;
-        // The lengths are of a cell as well, and take of the quota.
-        while client.reader_stats().cell_bytes < 100_000 {
+        // Each round is more than a second's worth, however long it takes.
+        while client.reader_stats().cell_bytes < 25_000 {
             node.produce("s", &vec!["x".repeat(999); 50]);
-            written += 50;
             let mut read = 0;
             while read < 50 {
                 read += consumer.next().await.expect("readable").expect("records").records().count();
             }
         }
-        assert!(written >= 100, "{written} records are no 100 kB");
     });
     assert!(exceeded(&node, "consumer_byte_rate") >= 1.0);
 }
