@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tailwater_env::Instant;
 use tailwater_format::StreamId;
 use tailwater_format::call::{
@@ -22,7 +23,7 @@ use tokio::sync::Notify;
 use crate::copies::{Copies, CopiesInner, HopOperation};
 use crate::error::CopyError;
 use crate::hop::Hop;
-use crate::intake::{CopyIntake, over};
+use crate::intake::{CopyIntake, malformed, over};
 use crate::limits::{
     INTAKE_IDLE, INTAKES_MAX, LEARN, MEASURE_EVERY, PARTS_MAX, SCHEDULE_EVERY, WINDOW, WORK_AFTER,
     WORKER_NAME_BYTES_MAX, WORKERS_MAX,
@@ -36,18 +37,19 @@ use crate::schedule::{
 pub(crate) const KNOWN_KEY: &str = "copy/workers";
 
 /// How operations are divided among workers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrewView {
     /// The workers, the node itself first, which has no name.
     pub workers: Vec<WorkerView>,
     /// The operations, by stream and part.
     pub operations: Vec<OperationView>,
     /// What the scheduler has done since the node's start.
+    #[serde(flatten)]
     pub counts: ScheduleCounts,
 }
 
 /// A worker of a cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerView {
     /// Its name; empty for the node itself.
     pub name: String,
@@ -62,7 +64,7 @@ pub struct WorkerView {
 }
 
 /// An operation: the copy of a part of a stream's shards to this cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationView {
     /// The stream's name.
     pub stream: String,
@@ -161,10 +163,6 @@ impl CopyCrew {
 fn operation_of(stream: &[u8], part: u32) -> Result<OperationId, CallRefusal> {
     let stream = stream_from_wire(stream).map_err(|error| malformed(error.to_string()))?;
     Ok(OperationId { stream, part })
-}
-
-fn malformed(why: String) -> CallRefusal {
-    CallRefusal::new(CallErrorCode::Malformed, why)
 }
 
 /// The parts into which the shards of a stream are divided.

@@ -386,7 +386,8 @@ fn place(shard: u32, tail: &Tail) -> CopyResume {
     CopyResume { shard, next_offset: tail.next_offset.0, log_start: tail.log_start.0 }
 }
 
-fn malformed(why: String) -> CallRefusal {
+/// What is said of a message of a worker's that makes no sense.
+pub(crate) fn malformed(why: String) -> CallRefusal {
     CallRefusal::new(CallErrorCode::Malformed, why)
 }
 

@@ -20,6 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tailwater_env::Instant;
 use tailwater_format::StreamId;
 
@@ -155,7 +156,7 @@ struct ScheduledOperation {
 }
 
 /// What a scheduler has done since it began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleCounts {
     /// Operations that got another worker as theirs had died.
     pub displaced: u64,

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
+pub use tailwater_copy::CrewView;
 use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
 pub use tailwater_permissions::{AccessRule, AuditEvent, Effect, Enforcement, Operation, ResourceKind};
@@ -567,63 +568,6 @@ pub struct CopyHopView {
     /// Shards that are not copied for now, while the others are; `why` is of the first of them then.
     #[serde(default)]
     pub waiting_shards: Option<u32>,
-}
-
-/// `GET /v1/operations`: what copies streams to this cluster, and who runs that.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct CrewDescription {
-    /// The workers, the node itself first.
-    pub workers: Vec<WorkerDescription>,
-    /// The operations, by stream and part.
-    pub operations: Vec<OperationDescription>,
-    /// Operations that were moved from workers that live, since the node's start.
-    pub moved: u64,
-    /// Those of them that were moved to restore balance.
-    pub shed: u64,
-    /// Operations that got another worker as theirs had died.
-    pub displaced: u64,
-    /// Workers that were found slow.
-    pub slow: u64,
-    /// Workers that were found dead.
-    pub dead: u64,
-}
-
-/// A worker of the cluster.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct WorkerDescription {
-    /// Its name; empty for the node itself.
-    pub name: String,
-    /// `serving`, `slow`, `leaving`.
-    pub state: String,
-    /// Operations that it is to run.
-    pub operations: u64,
-    /// What they weigh: one each, and one more for each 64 KiB/s that they copy.
-    pub load: u64,
-    /// What it copies.
-    pub bytes_per_s: u64,
-}
-
-/// The copy of a part of a stream's shards to this cluster.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct OperationDescription {
-    /// The stream.
-    pub stream: String,
-    /// The part.
-    pub part: u32,
-    /// Its shards.
-    pub shards: Vec<u32>,
-    /// The cluster from which it copies.
-    pub from: String,
-    /// The worker that is to run it, empty for the node itself; none while that is not decided.
-    pub worker: Option<String>,
-    /// `flows`, `waits`, or `moves`: it flows where it was until it does elsewhere.
-    pub state: String,
-    /// How late it is; none where nothing comes.
-    pub delay_ms: Option<u64>,
-    /// What it copies.
-    pub bytes_per_s: u64,
-    /// Other workers that run it, too.
-    pub also: Vec<String>,
 }
 
 /// `POST /v1/streams`. What is not given has the default; a limit of `null` is none.

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::Position;
+use crate::tails::Tail;
 
 fn stream() -> StreamId {
     StreamId(Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff))

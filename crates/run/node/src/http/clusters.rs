@@ -7,16 +7,15 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use tailwater_copy::{
-    ClusterEnds, CopyError, CopyTree, CrewView, KnownCluster, OperationView, PlaceRequest, TreeEdge,
-    TreeHopState, WorkerView,
+    ClusterEnds, CopyError, CopyTree, CrewView, KnownCluster, PlaceRequest, TreeEdge, TreeHopState,
 };
 use tailwater_sqs::JsonObject;
 
 use super::refusal::AdminRefusal;
 use crate::NodeShared;
 use crate::api::{
-    AddCluster, ClusterEndsView, ClusterView, CopyHopView, CopyTreeView, CrewDescription, DrainCluster,
-    DrainedCluster, OperationDescription, PlaceStream, WorkerDescription,
+    AddCluster, ClusterEndsView, ClusterView, CopyHopView, CopyTreeView, DrainCluster, DrainedCluster,
+    PlaceStream,
 };
 use crate::calls::stream_refusal;
 
@@ -151,35 +150,8 @@ pub(super) async fn tree(
 }
 
 /// What copies streams to this cluster, and who runs that.
-pub(super) async fn operations(State(shared): State<Arc<NodeShared>>) -> Json<CrewDescription> {
-    let CrewView { workers, operations, counts } = shared.copies.crew();
-    let worker = |of: WorkerView| WorkerDescription {
-        name: of.name,
-        state: of.state,
-        operations: of.operations,
-        load: of.load,
-        bytes_per_s: of.bytes_per_s,
-    };
-    let operation = |of: OperationView| OperationDescription {
-        stream: of.stream,
-        part: of.part,
-        shards: of.shards,
-        from: of.from,
-        worker: of.worker,
-        state: of.state,
-        delay_ms: of.delay_ms,
-        bytes_per_s: of.bytes_per_s,
-        also: of.also,
-    };
-    Json(CrewDescription {
-        workers: workers.into_iter().map(worker).collect(),
-        operations: operations.into_iter().map(operation).collect(),
-        moved: counts.moved,
-        shed: counts.shed,
-        displaced: counts.displaced,
-        slow: counts.slow,
-        dead: counts.dead,
-    })
+pub(super) async fn operations(State(shared): State<Arc<NodeShared>>) -> Json<CrewView> {
+    Json(shared.copies.crew())
 }
 
 fn view(plan: &CopyTree, hops: Vec<CopyHopView>) -> CopyTreeView {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Subcommand;
-use tailwater_node::api::{CopyHopView, CopyTreeView, CrewDescription};
+use tailwater_node::api::{CopyHopView, CopyTreeView, CrewView};
 use tailwater_trees::limits::{CLUSTERS_MAX, COSTS_BYTES_MAX, DEPTH_DEFAULT, FAN_OUT_DEFAULT};
 use tailwater_trees::{TreeCosts, TreePlan, TreeRequest, dot, plan, svg};
 
@@ -86,7 +86,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     let args = match command {
         Command::Plan(args) => args,
         Command::Operations { output } => {
-            let crew: CrewDescription = server.get("/v1/operations")?;
+            let crew: CrewView = server.get("/v1/operations")?;
             return if output == Format::Json { output::print_json(&crew) } else { operations(&crew) };
         }
         Command::Show { name, output } => {
@@ -115,7 +115,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
 /// What the node itself is called.
 const HERE: &str = "(node)";
 
-fn operations(crew: &CrewDescription) -> anyhow::Result<()> {
+fn operations(crew: &CrewView) -> anyhow::Result<()> {
     let named = |name: &str| if name.is_empty() { HERE.to_owned() } else { name.to_owned() };
     let mut table = output::table(&["worker", "state", "operations", "load", "bytes/s"]);
     for worker in &crew.workers {

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use serde_json::Value;
 
 use crate::support::kafka::{kcat, kcat_failing, need};
-use crate::support::{Node, run, wait_for, wait_for_or_tell};
+use crate::support::{Node, run, tailwater, wait_for, wait_for_or_tell};
 
 const CHAIN: &str = r#"
 [[cluster]]
@@ -80,6 +81,22 @@ pub(crate) fn records(node: &Node, name: &str) -> Vec<String> {
     lines
 }
 
+/// Appends numbered records to a stream until it is told to stop; how many.
+pub(crate) fn keep_producing(node: &Node, stream: &str, stop: &Arc<AtomicBool>) -> JoinHandle<usize> {
+    let (stream, stop, admin) = (stream.to_owned(), Arc::clone(stop), node.admin.clone());
+    std::thread::spawn(move || {
+        let mut sent = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let lines: String = (sent..sent + 500).map(|number| format!("{number} {:0>200}\n", "")).collect();
+            let mut command = tailwater();
+            command.args(["--server", &admin, "produce", &stream]);
+            assert!(run(&mut command, lines.as_bytes()).status.success(), "the source takes everything");
+            sent += 500;
+        }
+        sent
+    })
+}
+
 #[test]
 fn a_chain_of_clusters_has_the_sources_very_records_although_each_copy_is_killed_under_load() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -89,21 +106,7 @@ fn a_chain_of_clusters_has_the_sources_very_records_although_each_copy_is_killed
     place_in_a_chain(dir.path(), &us, "orders");
 
     let stop = Arc::new(AtomicBool::new(false));
-    let producing = {
-        let (stop, admin) = (Arc::clone(&stop), us.admin.clone());
-        std::thread::spawn(move || {
-            let mut sent = 0;
-            while !stop.load(Ordering::Relaxed) {
-                let lines: String =
-                    (sent..sent + 500).map(|number| format!("{number} {:0>200}\n", "")).collect();
-                let mut command = crate::support::tailwater();
-                command.args(["--server", &admin, "produce", "orders"]);
-                assert!(run(&mut command, lines.as_bytes()).status.success(), "the source takes everything");
-                sent += 500;
-            }
-            sent
-        })
-    };
+    let producing = keep_producing(&us, "orders", &stop);
     let end =
         |node: &Node| bounds(node, "orders").map(|bounds| bounds.iter().map(|(_, end)| end).sum::<u64>());
     wait_for("records in the last cluster", || end(&asia).filter(|end| *end > 5_000));

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
-use crate::copies::{bounds, cluster, records, wait_until_copied};
-use crate::support::{Node, Process, run, tailwater, wait_for, wait_for_or_tell};
+use crate::copies::{bounds, cluster, keep_producing, records, wait_until_copied};
+use crate::support::{Node, Process, tailwater, wait_for, wait_for_or_tell};
 
 fn worker(dir: &Path, of: &Node, name: &str) -> Process {
     let mut command = tailwater();
@@ -47,21 +47,7 @@ fn a_worker_that_is_killed_under_load_has_its_operations_go_on_elsewhere_and_not
     wait_until_all_flow_at(&eu, &["a", "b"]);
 
     let stop = Arc::new(AtomicBool::new(false));
-    let producing = {
-        let (stop, admin) = (Arc::clone(&stop), us.admin.clone());
-        std::thread::spawn(move || {
-            let mut sent = 0;
-            while !stop.load(Ordering::Relaxed) {
-                let lines: String =
-                    (sent..sent + 500).map(|number| format!("{number} {:0>200}\n", "")).collect();
-                let mut command = tailwater();
-                command.args(["--server", &admin, "produce", "orders"]);
-                assert!(run(&mut command, lines.as_bytes()).status.success(), "the source takes everything");
-                sent += 500;
-            }
-            sent
-        })
-    };
+    let producing = keep_producing(&us, "orders", &stop);
     let end =
         |node: &Node| bounds(node, "orders").map(|bounds| bounds.iter().map(|(_, end)| end).sum::<u64>());
     wait_for("records that workers have copied", || end(&eu).filter(|end| *end > 1_000));
